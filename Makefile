@@ -1,0 +1,70 @@
+# One way to do each thing. `make` lists the targets; each installs what it needs first.
+#
+# PYTHON chooses the interpreter: `make test-fast PYTHON=python3.12` works in .venv-3.12, with what the fast tests need only: there
+# torch and ray are left out, since a wheel of torch for another Python may be a CUDA build of gigabytes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+ifeq ($(PYTHON),python3)
+VENV := .venv
+EXTRAS := test,lint
+else
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+EXTRAS := unit,lint
+endif
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Without a proxy for loopback; Ray's own default for authentication hangs on a file in the home.
+export NO_PROXY := 127.0.0.1,localhost
+export RAY_AUTH_MODE := token
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# More pytest options, such as ARGS='-k fencing -x'.
+ARGS ?=
+
+.PHONY: help setup lint format test-fast test demo stack build clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## Create the virtual environment with all that development needs
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v < (3, 14) or sys.exit("Python 3.10 to 3.13 is needed, %s is %d.%d; give another one: make PYTHON=python3.12" % (sys.executable, *v))'
+	@echo "Installing into $(VENV) ($(EXTRAS)); the first time takes some minutes ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+lint: setup  ## Style, format, types, import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## Repair style and format where that is safe
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test-fast: lint  ## Lint and unit tests: about a minute
+	$(BIN)/python -m pytest tests/unit -n 2 $(ARGS)
+
+test: lint  ## Everything, on a real Airflow, Ray and S3: under 30 minutes
+	$(BIN)/python -m pytest tests/unit -n 2 $(ARGS)
+	$(BIN)/python -m pytest tests --ignore=tests/unit $(ARGS)
+
+demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 leaves the UI up)
+	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
+
+stack: setup  ## Keep Airflow, Ray and S3 up to try a DAG of your own (DAGS=folder)
+	@$(BIN)/python -m tests.stack $(if $(DAGS),--dags $(DAGS))
+
+build: setup  ## Build the distribution into dist/
+	$(BIN)/python -m build --outdir dist
+
+clean:  ## Remove virtual environments, caches and builds
+	rm -rf .venv .venv-* dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

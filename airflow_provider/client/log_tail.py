@@ -1,0 +1,292 @@
+"""Follow a job's log over a websocket that always begins at the start: each line once, whatever breaks in between.
+
+Ray's tail has no offset and no end: it replays the file on each connection and closes normally when a job has ended, when
+its node is gone, and when a proxy is tired. So our place is a count of characters, and whether the job is over is asked
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_provider.client.log_text import LogCleaner
+from airflow_provider.client.values import JobInfo, LogChunk, LogPart
+from airflow_provider.client.websocket import TOO_BIG, TailClosed, TailUnavailable
+from airflow_provider.core.errors import ClusterUnreachable, NotARayDashboard, RayTrainError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+
+class TailSource(Protocol):
+    """What following a log needs of a client."""
+
+    def open_tail(self, submission_id: str) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+        """One session from the start of the log; its iterator ends by raising TailClosed."""
+        ...
+
+    async def get_job(self, submission_id: str) -> JobInfo | None:
+        """The job, None if unknown."""
+        ...
+
+    async def logs(self, submission_id: str, *, position: int, max_chars: int) -> LogPart | None:
+        """The log behind `position`, None for an unknown job."""
+        ...
+
+
+@dataclass(frozen=True)
+class TailLimits:
+    """How long and how often we follow; times in seconds, sizes in characters."""
+
+    first_wait_s: float = 1.0
+    max_wait_s: float = 60.0
+    """Pause between connections: doubles from the first to this while nothing new comes."""
+    quiet_s: float = 30.0
+    """A session that lasted so long with nothing new was idle, not stuck."""
+    max_oversize: int = 2
+    """Closings for a too large message at one place before we stop tailing there."""
+    max_stuck: int = 5
+    """Quick closings at one place before we stop tailing; each replays the whole log."""
+    poll_s: float = 15.0
+    """How often the job is asked for after we stopped tailing."""
+    progress_s: float = 30.0
+    """How often a running progress bar is shown."""
+    max_partial: int = 64_000
+    """Longest line that is held back until its end comes."""
+    final_chars: int = 1_000_000
+    """Most that is read of what the tail hasn't shown when the job has ended."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How time passes; a test passes its own."""
+
+    sleep: Callable[[float], Awaitable[None]]
+    """Seconds."""
+    now: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True)
+class TailState:
+    """What the sessions so far amount to."""
+
+    num_stuck: int = 0
+    num_oversize: int = 0
+    num_waits: int = 0
+
+
+@dataclass(frozen=True)
+class Reconnect:
+    """Open another session after a pause."""
+
+    state: TailState
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class StopTailing:
+    """No further session: wait for the job's end and read the rest then."""
+
+    note: str
+
+
+def after_session(
+    state: TailState,
+    ending: TailClosed | TailUnavailable | RayTrainError,
+    *,
+    has_progressed: bool,
+    lasted_s: float,
+    limits: TailLimits,
+) -> Reconnect | StopTailing:
+    """Decide what follows a session that ended by `ending` after `lasted_s` seconds."""
+    if has_progressed:
+        state = TailState()
+    if isinstance(ending, TailUnavailable):
+        return StopTailing(f"live log not available (status {ending.status}); it is read when the job has ended")
+    if isinstance(ending, TailClosed):
+        if ending.code == TOO_BIG:
+            state = replace(state, num_oversize=state.num_oversize + 1)
+        elif not has_progressed and lasted_s < limits.quiet_s:
+            state = replace(state, num_stuck=state.num_stuck + 1)
+        if state.num_oversize >= limits.max_oversize:
+            return StopTailing(
+                "live log stops before a message too large to send; the rest is read when the job has ended"
+            )
+        if state.num_stuck >= limits.max_stuck:
+            return StopTailing(
+                f"live log stops: {state.num_stuck} sessions ended at one place (code {ending.code});"
+                " the rest is read when the job has ended"
+            )
+    wait_s = min(limits.max_wait_s, limits.first_wait_s * 2 ** min(state.num_waits, 16))
+    return Reconnect(replace(state, num_waits=state.num_waits + 1), float(wait_s))
+
+
+class LogReader:
+    """Keeps our place in a log that is replayed from the start. Memory is bounded by `max_partial`."""
+
+    def __init__(self, *, position: int = 0, max_partial: int = 64_000) -> None:
+        """Go on behind `position` characters."""
+        self.position = position
+        """Characters consumed: all before it was given out, nothing behind it."""
+        self.furthest = position
+        """Characters ever received; larger than `position` while a line is incomplete."""
+        self._max_partial = max_partial
+        self._seen = 0
+        self._partial = ""
+        self._is_dropping = False
+        self._cleaner = LogCleaner()
+
+    def begin(self) -> None:
+        """Start of a session: the server sends all from the first character again."""
+        self._seen, self._partial = 0, ""
+
+    def feed(self, text: str) -> list[str]:
+        """Take the next characters; gives the whole lines that are new."""
+        skip = max(0, self.position + len(self._partial) - self._seen)
+        self._seen += len(text)
+        self.furthest = max(self.furthest, self._seen)
+        text = self._partial + text[skip:]
+        cut = text.rfind("\n") + 1
+        whole, self._partial = text[:cut], text[cut:]
+        self.position += len(whole)
+        if whole and self._is_dropping:
+            whole, self._is_dropping = whole.partition("\n")[2], False
+        lines = self._cleaner.lines(whole) if whole else []
+        return lines + self._bound_partial()
+
+    def flush(self) -> list[str]:
+        """Show progress bars that are held back."""
+        return self._cleaner.flush()
+
+    def finish(self, part: LogPart) -> list[str]:
+        """Take the rest of the log, read at once; its last line may lack an end."""
+        text = part.text
+        if self._is_dropping and part.num_dropped == 0:
+            text, self._is_dropping = text.partition("\n")[2], False
+        self.position, self._partial = max(self.position, part.position), ""
+        return [*(self._cleaner.lines(text) if text else []), *self._cleaner.flush()]
+
+    def _bound_partial(self) -> list[str]:
+        if len(self._partial) <= self._max_partial:
+            return []
+        partial, self._partial = self._partial, ""
+        self.position += len(partial)
+        if self._is_dropping:
+            return []
+        self._is_dropping = True
+        return self._cleaner.lines(partial)
+
+
+def last_chunk(part: LogPart | None, *, reader: LogReader) -> LogChunk:
+    """What of a finished job's log hasn't been shown; `part` is None for a job that Ray no longer knows."""
+    if part is None:
+        return LogChunk((*reader.flush(),), reader.position, "Ray no longer knows the job; the rest of its log is gone")
+    note = None
+    if part.num_dropped:
+        note = f"{part.num_dropped:,} characters of the log are left out before these lines"
+    if not part.is_complete:
+        note = f"{note}; " if note else ""
+        note += "the log's end did not arrive"
+    return LogChunk(tuple(reader.finish(part)), reader.position, note)
+
+
+async def follow(
+    source: TailSource,
+    submission_id: str,
+    *,
+    position: int = 0,
+    is_over: Callable[[], Awaitable[bool]] | None = None,
+    limits: TailLimits = TailLimits(),
+    clock: Clock,
+) -> AsyncGenerator[LogChunk, None]:
+    """Yield each line once, from `position` to the end of a finished job's log. Wrap it in `aclosing`.
+
+    Raises:
+        ClusterAuthFailed, InvalidConfig: as the dashboard said it. Unreachable is not an error: it is tried again.
+
+    """
+    reader = LogReader(position=position, max_partial=limits.max_partial)
+    over = is_over or _asks_ray(source, submission_id)
+    state = TailState()
+    while not await over():
+        furthest, started = reader.furthest, clock.now()
+        ending = None
+        async for chunk in _session(source, submission_id, reader, limits=limits, clock=clock):
+            if isinstance(chunk, LogChunk):
+                yield chunk
+            else:
+                ending = chunk
+        if await over():
+            break
+        move = after_session(
+            state,
+            ending or TailClosed(),
+            has_progressed=reader.furthest > furthest,
+            lasted_s=clock.now() - started,
+            limits=limits,
+        )
+        if isinstance(move, StopTailing):
+            yield LogChunk(tuple(reader.flush()), reader.position, move.note)
+            while not await over():
+                await clock.sleep(limits.poll_s)
+            break
+        state = move.state
+        await clock.sleep(move.wait_s)
+    yield await _rest(source, submission_id, reader, limits=limits, clock=clock)
+
+
+_Ending = TailClosed | TailUnavailable | ClusterUnreachable | NotARayDashboard
+
+
+async def _session(
+    source: TailSource, submission_id: str, reader: LogReader, *, limits: TailLimits, clock: Clock
+) -> AsyncGenerator[LogChunk | _Ending, None]:
+    reader.begin()
+    shown = clock.now()
+    try:
+        async with source.open_tail(submission_id) as messages:
+            async for message in messages:
+                lines = reader.feed(message)
+                if clock.now() - shown >= limits.progress_s:
+                    lines += reader.flush()
+                    shown = clock.now()
+                if lines:
+                    yield LogChunk(tuple(lines), reader.position)
+    except (TailClosed, TailUnavailable, ClusterUnreachable, NotARayDashboard) as ending:
+        yield ending
+
+
+async def _rest(
+    source: TailSource,
+    submission_id: str,
+    reader: LogReader,
+    *,
+    limits: TailLimits,
+    clock: Clock,
+) -> LogChunk:
+    error: RayTrainError | None = None
+    for pause_s in (limits.first_wait_s, 0.0):
+        try:
+            part = await source.logs(submission_id, position=reader.position, max_chars=limits.final_chars)
+        except (ClusterUnreachable, NotARayDashboard) as failed:
+            error = failed
+            await clock.sleep(pause_s)
+        else:
+            return last_chunk(part, reader=reader)
+    # The node that held the log may be gone (ray issue 65402); that is no word about the job.
+    what = error.what if error else "no answer"
+    return LogChunk(tuple(reader.flush()), reader.position, f"the last log lines could not be read: {what}")
+
+
+def _asks_ray(source: TailSource, submission_id: str) -> Callable[[], Awaitable[bool]]:
+    async def is_over() -> bool:
+        try:
+            job = await source.get_job(submission_id)
+        except (ClusterUnreachable, NotARayDashboard):
+            return False
+        return job is None or job.status.is_terminal
+
+    return is_over

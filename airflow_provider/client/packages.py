@@ -1,0 +1,234 @@
+"""Zips for the cluster: the same content gives the same bytes and the same name, on every machine and at any time."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import stat
+import zipfile
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import pathspec
+
+from airflow_provider.client.values import Package
+from airflow_provider.core.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping, Sequence
+
+MAX_PACKAGE_BYTES = 100 * 1024 * 1024
+"""Ray's limit for the body of an upload."""
+
+ALWAYS_LEFT_OUT = (
+    ".git", ".hg", ".svn", ".venv", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".DS_Store",
+    ".env", ".env*", "*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
+    ".ssh", ".aws", ".azure", ".gcloud", ".kube", ".docker", ".gnupg", ".netrc", ".pypirc", ".pgpass", ".git-credentials",
+    "credentials", "credentials.json", "credentials.ini", "credentials.yaml", "credentials.yml", "credentials.csv",
+    "service-account*.json", "service_account*.json", "secrets.json", "secrets.yaml", "secrets.yml",
+)  # fmt: skip
+"""Names that never travel, whatever the ignore files say: keys, credentials and bulk that no job needs."""
+
+_IGNORE_FILES = (".gitignore", ".rayignore")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_EXECUTABLE, _PLAIN = 0o755, 0o644
+_MODULE_NAME = re.compile(r"^[A-Za-z0-9_.@+ -]+(/[A-Za-z0-9_.@+ -]+)*$")
+_NUM_NAMED = 5
+_UNIX = 3
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    mode: int
+    source: Path | bytes
+
+    def read(self) -> bytes:
+        if isinstance(self.source, bytes):
+            return self.source
+        try:
+            return self.source.read_bytes()
+        except OSError as error:
+            raise InvalidConfig(
+                f"file {self.source} can't be read for the package",
+                known=error.strerror or str(error),
+                change="correct its permissions or leave it out with .rayignore",
+            ) from error
+
+
+def package_directory(
+    path: str | os.PathLike[str], *, excludes: Sequence[str] = (), max_bytes: int = MAX_PACKAGE_BYTES
+) -> Package:
+    """Zip a directory as a `working_dir`, its files at the root.
+
+    Honours `.gitignore` and `.rayignore` at every level, and `excludes` in the same syntax. Links are followed inside the
+    tree only. Empty directories don't travel.
+
+    Raises:
+        InvalidConfig: no such directory, nothing in it, an unreadable file, or a zip over `max_bytes`.
+
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise InvalidConfig(f"directory {str(path)!r} does not exist", change="correct working_dir")
+    root = root.resolve()
+    walk = _Walk(root, excludes)
+    entries = sorted(walk.entries(), key=lambda entry: entry.name)
+    if not entries:
+        raise InvalidConfig(
+            f"directory {root} holds no file to send", change="check .gitignore, .rayignore and excludes"
+        )
+    return _package(entries, max_bytes=max_bytes, left_out=tuple(sorted(walk.left_out)))
+
+
+def package_files(files: Mapping[str, bytes], *, max_bytes: int = MAX_PACKAGE_BYTES) -> Package:
+    """Zip files held in memory; for `py_modules` the names must begin with the module's own folder.
+
+    Raises:
+        InvalidConfig: no file, a name that leads out of the zip, or a zip over `max_bytes`.
+
+    """
+    for name in files:
+        if not _MODULE_NAME.match(name) or any(part in {".", ".."} for part in name.split("/")):
+            raise InvalidConfig(
+                f"{name!r} can't be a file in a package", change="use relative names with forward slashes"
+            )
+    if not files:
+        raise InvalidConfig("the package holds no file", change="give at least one")
+    entries = [_Entry(name, _PLAIN, files[name]) for name in sorted(files)]
+    return _package(entries, max_bytes=max_bytes, left_out=())
+
+
+class _Walk:
+    """One pass over a directory; remembers the links it didn't follow."""
+
+    def __init__(self, root: Path, excludes: Sequence[str]) -> None:
+        self._root = root
+        self._excludes = pathspec.GitIgnoreSpec.from_lines(excludes)
+        self.left_out: list[str] = []
+
+    def entries(self) -> Iterator[_Entry]:
+        yield from self._directory(self._root, PurePosixPath(), specs=[("", self._excludes)], above=(self._root,))
+
+    def _directory(
+        self,
+        path: Path,
+        relative: PurePosixPath,
+        *,
+        specs: list[tuple[str, pathspec.GitIgnoreSpec]],
+        above: tuple[Path, ...],
+    ) -> Iterator[_Entry]:
+        base = "" if relative == PurePosixPath() else f"{relative}/"
+        # `excludes` stays last: what the author says in the DAG wins over files in the tree.
+        specs = [*specs[:-1], *((base, spec) for spec in _ignore_specs(path)), specs[-1]]
+        for child in sorted(_children(path), key=lambda found: found.name):
+            name = relative / child.name
+            if _is_always_left_out(child.name):
+                continue
+            target = self._target(child, name, above=above)
+            if target is None:
+                continue
+            if target.is_dir():
+                is_environment = (target / "pyvenv.cfg").exists()
+                if not is_environment and not _is_ignored(f"{name}/", specs):
+                    yield from self._directory(target, name, specs=specs, above=(*above, target))
+            elif target.is_file() and not _is_ignored(str(name), specs):
+                is_executable = bool(target.stat().st_mode & stat.S_IXUSR)
+                yield _Entry(str(name), _EXECUTABLE if is_executable else _PLAIN, target)
+
+    def _target(self, child: Path, name: PurePosixPath, *, above: tuple[Path, ...]) -> Path | None:
+        if not child.is_symlink():
+            return child
+        target = child.resolve()
+        is_inside = target.is_relative_to(self._root) and target.exists()
+        # A link must not smuggle in what its target's own name keeps out, nor lead back to a directory above it.
+        if not is_inside or target in above or any(map(_is_always_left_out, target.relative_to(self._root).parts)):
+            self.left_out.append(str(name))
+            return None
+        return target
+
+
+def _children(path: Path) -> list[Path]:
+    try:
+        return list(path.iterdir())
+    except OSError as error:
+        raise InvalidConfig(
+            f"directory {path} can't be read for the package",
+            known=error.strerror or str(error),
+            change="correct its permissions or leave it out with .rayignore",
+        ) from error
+
+
+def _ignore_specs(path: Path) -> Iterator[pathspec.GitIgnoreSpec]:
+    for name in _IGNORE_FILES:
+        file = path / name
+        if file.is_file():
+            yield pathspec.GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8", errors="replace").splitlines())
+
+
+def _is_ignored(name: str, specs: Sequence[tuple[str, pathspec.GitIgnoreSpec]]) -> bool:
+    verdict = False
+    for base, spec in specs:
+        found = spec.check_file(name.removeprefix(base)).include
+        if found is not None:
+            verdict = found
+    return verdict
+
+
+def _is_always_left_out(name: str) -> bool:
+    lowered = name.lower()
+    return any(fnmatch(lowered, pattern.lower()) for pattern in ALWAYS_LEFT_OUT)
+
+
+def _package(entries: Sequence[_Entry], *, max_bytes: int, left_out: tuple[str, ...]) -> Package:
+    buffer = io.BytesIO()
+    digest = hashlib.sha256(b"package 1\n")
+    sizes: dict[str, int] = {}
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for entry in entries:
+            data = entry.read()
+            # Over the content and not over the zip: another zlib may compress differently.
+            digest.update(f"{entry.name}\0{entry.mode:o}\0{len(data)}\0".encode("utf-8", errors="surrogatepass"))
+            digest.update(data)
+            archive.writestr(_zip_info(entry), data)
+            sizes[entry.name] = len(data)
+            if buffer.tell() > max_bytes:
+                raise _too_large(entries, sizes, max_bytes=max_bytes)
+    if buffer.tell() > max_bytes:
+        raise _too_large(entries, sizes, max_bytes=max_bytes)
+    uri = f"gcs://_ray_pkg_{digest.hexdigest()[:32]}.zip"
+    return Package(uri=uri, content=buffer.getvalue(), num_files=len(entries), left_out=left_out)
+
+
+def _zip_info(entry: _Entry) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(entry.name, date_time=_EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.create_system = _UNIX
+    info.external_attr = (stat.S_IFREG | entry.mode) << 16
+    return info
+
+
+def _too_large(entries: Sequence[_Entry], sizes: Mapping[str, int], *, max_bytes: int) -> InvalidConfig:
+    known = dict(sizes)
+    for entry in entries[len(sizes) :]:
+        known[entry.name] = len(entry.source) if isinstance(entry.source, bytes) else _size(entry.source)
+    biggest = sorted(known.items(), key=lambda item: (-item[1], item[0]))[:_NUM_NAMED]
+    named = ", ".join(f"{name} ({size:,} bytes)" for name, size in biggest)
+    return InvalidConfig(
+        f"the package is over the limit of {max_bytes:,} bytes; nothing was sent",
+        known=f"{len(entries):,} files with {sum(known.values()):,} bytes before compression; the largest: {named}",
+        change="leave data out with .rayignore, .gitignore or excludes, and read it from storage instead",
+        size=sum(known.values()),
+        limit=max_bytes,
+    )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,34 @@
+"""Whether a killed operator stops its job: an eviction must not, a person's wish must."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KillVerdict:
+    """Stop the job or leave it, and why."""
+
+    is_stop: bool
+    reason: str
+
+
+def decide_kill(*, task_state: str | None, is_owner: bool | None, is_timed_out: bool, is_enabled: bool) -> KillVerdict:
+    """Judge an `on_kill`. `task_state` is Airflow's present word on the task, None where it couldn't be read in time.
+
+    A worker that is evicted leaves the state `running`: the job goes on and the next try attaches. Unknown means leave:
+    the next try, the listener and the driver's deadline still end what must end.
+    """
+    if not is_enabled:
+        return KillVerdict(is_stop=False, reason="leaving the job: stop_on_kill is off")
+    if is_owner is None:
+        return KillVerdict(is_stop=False, reason="leaving the job: the experiment's owner couldn't be read in time")
+    if not is_owner:
+        return KillVerdict(is_stop=False, reason="leaving the job: a newer try owns the experiment")
+    if is_timed_out:
+        return KillVerdict(is_stop=True, reason="stopping the job: execution_timeout")
+    if task_state is None:
+        return KillVerdict(is_stop=False, reason="leaving the job: the task's state couldn't be read in time")
+    if task_state == "running":
+        return KillVerdict(is_stop=False, reason="leaving the job: the task is still running, this worker is evicted")
+    return KillVerdict(is_stop=True, reason=f"stopping the job: the task is {task_state}")

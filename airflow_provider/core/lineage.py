@@ -1,0 +1,316 @@
+"""The lineage of an experiment: tries, attempts, checkpoints and what descends from what, projected from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from airflow_provider.core import layout
+from airflow_provider.core.manifest import Manifest
+from airflow_provider.core.records import (
+    AttemptRef,
+    CheckpointEntry,
+    ClaimRecord,
+    CollectedRecord,
+    OutcomeRecord,
+    OutcomeState,
+    OwnerRecord,
+    RecordSegment,
+    RestoredRecord,
+)
+from airflow_provider.core.restore import registration_order
+from airflow_provider.core.strict_json import bounded_metrics, json_bytes
+
+XCOM_LIMIT = 48_000
+"""Bytes of JSON: some XCom backends cap at 48 kB."""
+_REASON_LIMIT = 1_000
+"""Characters of a reason kept in XCom: a job's message may have 20,000."""
+CheckpointState = Literal["committed", "pruned", "quarantined", "uncommitted"]
+
+
+@dataclass(frozen=True)
+class AttemptRecords:
+    """Everything read from one attempt's folder."""
+
+    claim: ClaimRecord
+    restored: RestoredRecord | None = None
+    outcome: OutcomeRecord | None = None
+    collected: CollectedRecord | None = None
+    manifest: Manifest | None = None
+    segments: tuple[RecordSegment, ...] = ()
+    uncommitted: tuple[str, ...] = ()
+
+    @property
+    def final_outcome(self) -> OutcomeRecord | None:
+        """The driver's word, or what collect filled in."""
+        return self.outcome or (self.collected.outcome if self.collected else None)
+
+    @property
+    def entries(self) -> dict[str, CheckpointEntry]:
+        """Recorded checkpoints by name; a first-hand record wins over a late one."""
+        found: dict[str, CheckpointEntry] = {}
+        for entry in sorted((e for s in self.segments for e in s.checkpoints), key=lambda e: e.late):
+            found.setdefault(entry.checkpoint, entry)
+        return found
+
+
+@dataclass(frozen=True)
+class ExperimentFacts:
+    """All records of an experiment, as read."""
+
+    uri: str
+    owners: tuple[OwnerRecord, ...]
+    attempts: tuple[AttemptRecords, ...]
+    """Sorted by rank."""
+    quarantined: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """By generation."""
+
+
+class LineageModel(BaseModel):
+    """Base of the projected values."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class LineageTry(LineageModel):
+    """One owner: an Airflow try, or the listener that stopped for good."""
+
+    k: int
+    try_number: int
+    run_id: str
+    acted_on: str | None
+    final: bool
+    at: datetime
+
+
+class LineageAttempt(LineageModel):
+    """One claimed submission."""
+
+    ref: str
+    try_number: int
+    submission_id: str
+    intent: str
+    restored_from: str | None
+    restore_reason: str | None
+    state: str
+    failure_kind: str | None
+    failure_reason: str | None
+    num_commits: int
+    num_restarts: int
+    fenced: bool | None
+    claimed_at: datetime
+    finished_at: datetime | None
+
+
+class LineageCheckpoint(LineageModel):
+    """One checkpoint with its parent edge."""
+
+    name: str
+    """Relative to the experiment: `g000001/attempts/000001/checkpoint_...`."""
+    attempt: str
+    parent: str | None
+    state: CheckpointState
+    metrics: dict[str, Any]
+    metrics_cut: bool = False
+    """Whether some metrics were left out or replaced by their size."""
+    size_bytes: int | None
+    reported_at: datetime | None
+    late: bool
+
+
+class Lineage(LineageModel):
+    """The whole lineage of an experiment."""
+
+    schema_version: int = 1
+    experiment: str
+    tries: tuple[LineageTry, ...]
+    attempts: tuple[LineageAttempt, ...]
+    checkpoints: tuple[LineageCheckpoint, ...]
+
+
+def project(facts: ExperimentFacts) -> Lineage:
+    """The lineage as one value. Linear in the number of checkpoints."""
+    checkpoints: list[LineageCheckpoint] = []
+    newest_names = _newest_names(facts.attempts)
+    for attempt in facts.attempts:
+        generation = attempt.claim.generation
+        checkpoints.extend(
+            _checkpoints(
+                attempt,
+                kept=newest_names.get(generation, frozenset()),
+                quarantined=facts.quarantined.get(generation, frozenset()),
+            )
+        )
+    return Lineage(
+        experiment=facts.uri,
+        tries=tuple(_try(owner) for owner in facts.owners),
+        attempts=tuple(_attempt(attempt) for attempt in facts.attempts),
+        checkpoints=tuple(checkpoints),
+    )
+
+
+def _newest_names(attempts: Sequence[AttemptRecords]) -> dict[int, frozenset[str]]:
+    newest: dict[int, frozenset[str]] = {}
+    for attempt in attempts:
+        if attempt.manifest is not None:
+            newest[attempt.claim.generation] = frozenset(attempt.manifest.names)
+    return newest
+
+
+def _try(owner: OwnerRecord) -> LineageTry:
+    return LineageTry(
+        k=owner.k,
+        try_number=owner.try_number,
+        run_id=owner.run_id,
+        acted_on=str(owner.acted_on) if owner.acted_on else None,
+        final=owner.final,
+        at=owner.created_at,
+    )
+
+
+def _attempt(attempt: AttemptRecords) -> LineageAttempt:
+    claim, outcome = attempt.claim, attempt.final_outcome
+    failure = outcome.failure if outcome else None
+    restored = attempt.restored
+    return LineageAttempt(
+        ref=str(claim.ref),
+        try_number=claim.try_number,
+        submission_id=claim.submission_id,
+        intent=claim.intent,
+        restored_from=_full(claim.generation, restored.checkpoint) if restored and restored.checkpoint else None,
+        restore_reason=restored.reason if restored else None,
+        state=outcome.state.value if outcome else "unknown",
+        failure_kind=failure.kind.value if failure else None,
+        failure_reason=failure.reason if failure else None,
+        num_commits=len(own_commits(attempt)),
+        num_restarts=sum(len(s.restarts) for s in attempt.segments),
+        fenced=outcome.fenced if outcome else None,
+        claimed_at=claim.created_at,
+        finished_at=outcome.finished_at if outcome else None,
+    )
+
+
+def _full(generation: int, name: str) -> str:
+    return f"{layout.generation(generation)}/{name}"
+
+
+def own_commits(attempt: AttemptRecords) -> list[str]:
+    """Names of the checkpoints this attempt committed itself, oldest first (not those it carried over)."""
+    prefix = f"attempts/{attempt.claim.attempt:06d}/"
+    listed = [e.name for e in registration_order(attempt.manifest)] if attempt.manifest else []
+    recorded = sorted(attempt.entries.values(), key=lambda e: (e.late, e.reported_at))
+    names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
+    # Names are dated unless the author chose them; registration order wins where the manifest still lists them.
+    order = {name: i for i, name in enumerate(listed)}
+    own = [n for n in names if n.startswith(prefix)]
+    return sorted(own, key=lambda n: order.get(n, -1))
+
+
+def _checkpoints(
+    attempt: AttemptRecords, *, kept: frozenset[str], quarantined: frozenset[str]
+) -> list[LineageCheckpoint]:
+    generation, entries = attempt.claim.generation, attempt.entries
+    listed = {e.name: e.metrics for e in attempt.manifest.entries} if attempt.manifest else {}
+    parent = attempt.restored.checkpoint if attempt.restored else None
+    found = []
+    for name in own_commits(attempt):
+        entry = entries.get(name)
+        declared = entry.parent if entry and entry.parent else parent
+        metrics, is_cut = bounded_metrics(entry.metrics if entry else listed.get(name, {}))
+        state: CheckpointState = "quarantined" if name in quarantined else "committed" if name in kept else "pruned"
+        found.append(
+            LineageCheckpoint(
+                name=_full(generation, name),
+                attempt=str(attempt.claim.ref),
+                parent=_full(generation, declared) if declared else None,
+                state=state,
+                metrics=metrics,
+                metrics_cut=is_cut,
+                size_bytes=sum(f.size for f in entry.files) if entry and entry.files else None,
+                reported_at=entry.reported_at if entry else None,
+                late=entry.late if entry else True,
+            )
+        )
+        parent = name
+    for name in attempt.uncommitted:
+        found.append(_uncommitted(attempt, name))
+    return found
+
+
+def _uncommitted(attempt: AttemptRecords, name: str) -> LineageCheckpoint:
+    return LineageCheckpoint(
+        name=_full(attempt.claim.generation, name),
+        attempt=str(attempt.claim.ref),
+        parent=None,
+        state="uncommitted",
+        metrics={},
+        size_bytes=None,
+        reported_at=None,
+        late=True,
+    )
+
+
+def lineage_xcom(lineage: Lineage, *, limit: int = XCOM_LIMIT) -> dict[str, Any]:
+    """The lineage for XCom: strict JSON within `limit` bytes, oldest checkpoints and then attempts left out first."""
+    data = lineage.model_dump(mode="json")
+    data |= {"num_checkpoints": len(lineage.checkpoints), "truncated": False, "full_record": lineage.experiment}
+    for checkpoint in data["checkpoints"]:
+        checkpoint["metrics"], is_cut = bounded_metrics(checkpoint["metrics"], max_bytes=2_000)
+        checkpoint["metrics_cut"] |= is_cut
+    for attempt in data["attempts"]:
+        for field_name in ("failure_reason", "restore_reason", "intent"):
+            attempt[field_name] = _short(attempt[field_name])
+    for name in ("checkpoints", "tries", "attempts"):
+        excess = json_bytes(data) - limit
+        while excess > 0 and len(data[name]) > 1:
+            data["truncated"] = True
+            average = max(1, json_bytes(data[name]) // len(data[name]))
+            drop = min(len(data[name]) - 1, max(1, excess // average))
+            del data[name][:drop]
+            excess = json_bytes(data) - limit
+    return data
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _REASON_LIMIT else f"{text[:_REASON_LIMIT]}..."
+
+
+def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_checkpoints: int) -> dict[str, Any]:
+    """The task's `return_value`: a small dict about the newest attempt, strict JSON, at most 48 kB."""
+    last = attempts[-1]
+    outcome = last.final_outcome
+    by_name = {c.name: c for c in lineage.checkpoints}
+    generation = last.claim.generation
+
+    def describe(name: str | None) -> dict[str, Any] | None:
+        if name is None:
+            return None
+        full = _full(generation, name)
+        checkpoint = by_name.get(full)
+        metrics = checkpoint.metrics if checkpoint else {}
+        is_cut = checkpoint.metrics_cut if checkpoint else False
+        return {"uri": f"{lineage.experiment}/{full}", "name": full, "metrics": metrics, "truncated": is_cut}
+
+    return {
+        "state": outcome.state.value if outcome else OutcomeState.FAILED.value,
+        "experiment": lineage.experiment,
+        "generation": generation,
+        "submission_id": last.claim.submission_id,
+        "latest_checkpoint": describe(outcome.latest_checkpoint if outcome else None),
+        "best_checkpoint": describe(outcome.best_checkpoint if outcome else None),
+        "attempts": sum(1 for a in attempts if a.claim.generation == generation),
+        "tries": len(lineage.tries),
+        "new_checkpoints": new_checkpoints,
+        "restored_from": lineage.attempts[-1].restored_from,
+        "restore_proven": outcome.restore_proven if outcome else "unknown",
+        "fenced": outcome.fenced if outcome else None,
+    }
+
+
+def newest_ref(attempts: Sequence[AttemptRecords]) -> AttemptRef:
+    """The highest-ranked attempt."""
+    return max((a.claim.ref for a in attempts), key=lambda ref: ref.rank)

@@ -1,0 +1,122 @@
+"""Ray Train V2's manifest of committed checkpoints: read every schema since 2.51, always write the 2.60 shape."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider.core.errors import RecordUnreadable
+
+
+@dataclass(frozen=True)
+class ManifestEntry:
+    """One committed checkpoint: directory name relative to the run directory, and its metrics."""
+
+    name: str
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Committed checkpoints in Ray's order (registration, or ascending score), and the latest registered one."""
+
+    entries: tuple[ManifestEntry, ...] = ()
+    latest: ManifestEntry | None = None
+    report_indices: tuple[int, ...] = ()
+    ray_version: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Directory names of all committed checkpoints."""
+        return tuple(entry.name for entry in self.entries)
+
+    def body(self, *, ray_version: str) -> bytes:
+        """The manifest in the 2.60 shape, which 2.51 to 2.60 load. Reports are numbered from 0 where unknown."""
+        is_numbered = len(self.report_indices) == len(self.entries)
+        indices = self.report_indices if is_numbered else tuple(range(len(self.entries)))
+        latest = _dump(self.latest) if self.latest else None
+        return json.dumps(
+            {
+                "ray_version": ray_version,
+                "checkpoint_results": [_dump(entry) for entry in self.entries],
+                "checkpoint_report_indices": list(indices),
+                "latest_checkpoint_result": latest,
+                "pending_training_results": [],
+                "pending_validation_specs": [],
+                "current_report_index": (max(indices) + 1) if indices else 0,
+                "validated_checkpoint_dir_names": [],
+                "timed_out_validation_checkpoint_dir_names": [],
+                "failed_validation_checkpoint_dir_names": [],
+            }
+        ).encode()
+
+
+def best_name(manifest: Manifest, *, attribute: str | None, order: str) -> str | None:
+    """The listed checkpoint with the best finite score; None without a score attribute or a number."""
+    if attribute is None:
+        return None
+    scored = [(score, e.name) for e in manifest.entries if (score := finite(e.metrics.get(attribute))) is not None]
+    if not scored:
+        return None
+    pick = max if order == "max" else min
+    return pick(scored, key=lambda pair: pair[0])[1]
+
+
+def finite(value: object) -> float | None:
+    """A metric as a number to rank by; None for NaN, infinities, booleans and all that is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # JSON knows integers that no float holds
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _dump(entry: ManifestEntry) -> dict[str, Any]:
+    return {"version": 0, "checkpoint_dir_name": entry.name, "metrics": entry.metrics}
+
+
+def parse_manifest(body: bytes, *, key: str) -> Manifest:
+    """Read a manifest of any Ray since 2.51. Raises RecordUnreadable when torn, empty or of another shape."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(key, f"{len(body)} bytes that are not JSON") from error
+    if not isinstance(data, dict) or not isinstance(data.get("checkpoint_results"), list):
+        raise _unreadable(key, "no list of checkpoint_results")
+    entries = tuple(_entry(item, key=key) for item in data["checkpoint_results"])
+    latest_raw = data.get("latest_checkpoint_result")
+    indices = data.get("checkpoint_report_indices")
+    return Manifest(
+        entries=entries,
+        latest=_entry(latest_raw, key=key) if latest_raw is not None else None,
+        report_indices=tuple(i for i in indices if type(i) is int) if isinstance(indices, list) else (),
+        ray_version=str(data.get("ray_version") or ""),
+    )
+
+
+def _entry(item: object, *, key: str) -> ManifestEntry:
+    if isinstance(item, str):  # Ray nests pydantic models as JSON text in some releases
+        try:
+            item = json.loads(item)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(key, "a checkpoint entry that is not JSON") from error
+    if not isinstance(item, dict) or not isinstance(item.get("checkpoint_dir_name"), str):
+        raise _unreadable(key, "a checkpoint entry without checkpoint_dir_name")
+    name: str = item["checkpoint_dir_name"]
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise _unreadable(key, f"a checkpoint name that leaves the run directory: {name[:80]!r}")
+    metrics = item.get("metrics")
+    return ManifestEntry(name=name, metrics=metrics if isinstance(metrics, dict) else {})
+
+
+def _unreadable(key: str, seen: str) -> RecordUnreadable:
+    return RecordUnreadable(
+        f"The checkpoint manifest {key} can't be read",
+        known=f"it holds {seen}; nothing was overwritten and nothing was started",
+        change="restore the object from the bucket's versions, or choose a checkpoint explicitly",
+        key=key,
+    )

@@ -1,0 +1,318 @@
+"""The experiment's records: what each process writes beside the checkpoints, and how it is read back.
+
+Every record carries `schema_version`. Readers accept older versions and unknown fields; a newer version is a typed
+error, because guessing at a rule we don't know could give two processes the right to commit.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from enum import Enum
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import Self
+
+from airflow_provider.core.errors import RecordUnreadable
+from airflow_provider.core.failure import Failure
+
+SCHEMA_VERSION = 1
+R = TypeVar("R", bound="Record")
+
+
+class Record(BaseModel):
+    """Base of all stored records: frozen, tolerant of unknown fields, times in UTC."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    record: ClassVar[str] = "record"
+    schema_version: int = SCHEMA_VERSION
+
+    def body(self) -> bytes:
+        """The record as the bytes to store."""
+        return self.model_dump_json(indent=1).encode()
+
+    @classmethod
+    def parse(cls, body: bytes, *, key: str) -> Self:
+        """Read a stored record. Raises RecordUnreadable when it is torn, foreign, or newer than this release."""
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(cls, key, f"{len(body)} bytes that are not JSON ({type(error).__name__})") from error
+        if not isinstance(data, dict):
+            raise _unreadable(cls, key, f"a JSON {type(data).__name__} instead of an object")
+        version = data.get("schema_version")
+        if not isinstance(version, int) or version < 1:
+            raise _unreadable(cls, key, f"schema_version {version!r}")
+        if version > SCHEMA_VERSION:
+            raise RecordUnreadable(
+                f"{key} was written by a newer release of this provider",
+                known=f"it has schema_version {version}, this release reads up to {SCHEMA_VERSION}",
+                change="upgrade airflow-provider-ray-train on this worker",
+                key=key,
+            )
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            fields = ", ".join(".".join(str(p) for p in e["loc"]) for e in error.errors()[:5])
+            raise _unreadable(cls, key, f"wrong fields: {fields}") from error
+
+
+def _unreadable(cls: type[Record], key: str, seen: str) -> RecordUnreadable:
+    return RecordUnreadable(
+        f"The {cls.record} record {key} can't be read",
+        known=f"it holds {seen}; nothing was overwritten",
+        change="restore the object from the bucket's versions, or choose another experiment path",
+        key=key,
+    )
+
+
+class AttemptRef(BaseModel):
+    """Which attempt: claims rank by (generation, attempt)."""
+
+    model_config = ConfigDict(frozen=True)
+    generation: int = Field(ge=1, le=999_999)
+    attempt: int = Field(ge=1, le=999_999)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Sort key: newer attempts are greater."""
+        return (self.generation, self.attempt)
+
+    def __str__(self) -> str:
+        """Short form for messages: `g1/a2`."""
+        return f"g{self.generation}/a{self.attempt}"
+
+
+class OwnerRecord(Record):
+    """`owners/<k>`: a process that took the experiment. The newest k owns it."""
+
+    record = "owner"
+    k: int = Field(ge=1)
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    dag_run_identity: str
+    """Random mark kept in the task's state store: a re-created DAG run has another one."""
+    try_number: int
+    max_tries: int
+    clear_number: int = 0
+    created_at: datetime
+    acted_on: AttemptRef | None = None
+    """The attempt this owner claimed, attached to, reposted, collected or found finished."""
+    submission_id: str | None = None
+    """Ray job of `acted_on`."""
+    final: bool = False
+    """A stop for good by a person (task marked failed or success): nothing of an older owner may run on."""
+    created_by: str = "try"
+    """`try` or `listener`."""
+
+
+class RestorePolicy(BaseModel):
+    """Which checkpoint a restore starts from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    mode: Literal["latest", "best", "explicit"] = "latest"
+    metric: str | None = None
+    """Metric for `best`."""
+    order: Literal["max", "min"] = "max"
+    checkpoint: str | None = None
+    """Name relative to the generation folder (`attempts/000001/checkpoint_...`) for `explicit`."""
+    on_corrupt: Literal["rollback", "fail"] = "rollback"
+
+
+class ClaimRecord(Record):
+    """`claim.json`: the right to commit as attempt (generation, attempt), written before the POST."""
+
+    record = "claim"
+    k: int = Field(ge=1)
+    generation: int = Field(ge=1, le=999_999)
+    attempt: int = Field(ge=1, le=999_999)
+    submission_id: str
+    address: str
+    session_name: str | None = None
+    """Ray's session at claim time; another one later means that the cluster was replaced."""
+    try_number: int
+    intent: str
+    """`start`, `restore`, ... with the decision's reason."""
+    restore_policy: RestorePolicy = RestorePolicy()
+    checkpoint_seen: str | None = None
+    """Newest usable checkpoint the Airflow side saw before claiming; the driver resolves again after it."""
+    spec_digest: str
+    code_digest: str
+    deadline: datetime | None = None
+    created_at: datetime
+
+    @property
+    def ref(self) -> AttemptRef:
+        """The attempt this claim is for."""
+        return AttemptRef(generation=self.generation, attempt=self.attempt)
+
+
+class StopRecord(Record):
+    """`stop-<k>.json`: owner k wants the attempt to end; a driver obeys it at start and while it runs."""
+
+    record = "stop"
+    k: int
+    reason: str
+    created_at: datetime
+
+
+class SkippedCheckpoint(BaseModel):
+    """A checkpoint that was considered for the restore and not taken."""
+
+    model_config = ConfigDict(frozen=True)
+    checkpoint: str
+    why: str
+
+
+class RestoredRecord(Record):
+    """`restored.json`: what the driver really restored, resolved after its claim existed, and why."""
+
+    record = "restored"
+    checkpoint: str | None
+    """Name relative to the generation folder; None means from the start."""
+    from_attempt: int | None = None
+    reason: str
+    metrics: dict[str, Any] = {}
+    skipped: tuple[SkippedCheckpoint, ...] = ()
+    uncommitted: tuple[str, ...] = ()
+    """On disk but in no manifest: named, never chosen, never deleted."""
+    fit: int = 1
+    """Which fit of the attempt this restore was for; the record holds the first."""
+    fenced: bool = True
+    """False: Ray's seams were missing, so this attempt's manifest is the one in the generation's folder."""
+    created_at: datetime
+
+
+class Phase(str, Enum):
+    """What a driver is doing."""
+
+    STARTING = "starting"
+    WAITING = "waiting"
+    """Waiting for nodes."""
+    RESTORING = "restoring"
+    TRAINING = "training"
+    LOST = "lost"
+    """A worker group was lost; Ray is about to restart it."""
+    FINISHING = "finishing"
+
+
+class AliveRecord(Record):
+    """`alive.json`: the driver's sign of life, every 15 s by a thread. The store's clock gives its age."""
+
+    record = "alive"
+    run_uid: str
+    """Random per driver process: the same attempt running twice is noticed by a foreign uid."""
+    phase: Phase
+    phase_since: datetime
+    wanted_workers: str = ""
+    """`2` or `1-4` for elastic runs."""
+    num_commits: int = 0
+    last_commit_at: datetime | None = None
+    last_checkpoint: str | None = None
+    last_metrics: dict[str, Any] = {}
+    num_restarts: int = 0
+    train_run_id: str = ""
+    """Ray's id of the running fit: the next attempt releases an elastic reservation by it."""
+    written_at: datetime
+
+
+class OutcomeState(str, Enum):
+    """How an attempt ended."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+
+
+class OutcomeRecord(Record):
+    """`outcome.json`, written by the driver only (or carried inside `collected.json` where it is missing)."""
+
+    record = "outcome"
+    state: OutcomeState
+    failure: Failure | None = None
+    num_commits: int = 0
+    latest_checkpoint: str | None = None
+    best_checkpoint: str | None = None
+    restore_proven: Literal["yes", "no", "unknown"] = "unknown"
+    num_fits: int = 0
+    num_restarts: int = 0
+    fenced: bool = True
+    """False when Ray's seams were missing and the attempt ran without fencing."""
+    train_version: Literal["v1", "v2"] = "v2"
+    ray_version: str = ""
+    carried_from: AttemptRef | None = None
+    """An earlier attempt of the generation had already finished; this one trained nothing."""
+    finished_at: datetime
+
+
+class CollectedRecord(Record):
+    """`collected.json`: what the Airflow side concluded. The only record that is replaced (if-match)."""
+
+    record = "collected"
+    k: int
+    outcome: OutcomeRecord | None = None
+    """Filled when the driver left none."""
+    job_status: str | None = None
+    job_message: str = Field(default="", max_length=4000)
+    accepted: bool | None = None
+    """None until all checks ran; True published; False refused for `refused_because`."""
+    refused_because: str | None = None
+    written_at: datetime
+
+
+class CheckpointFile(BaseModel):
+    """One object of a checkpoint. `key` is relative to the checkpoint's folder, `size` in bytes."""
+
+    model_config = ConfigDict(frozen=True)
+    key: str
+    size: int = Field(ge=0)
+    etag: str = ""
+
+
+class CheckpointEntry(BaseModel):
+    """One committed checkpoint with its file list."""
+
+    model_config = ConfigDict(frozen=True)
+    checkpoint: str
+    """Name relative to the generation folder: `attempts/000001/checkpoint_...`."""
+    files: tuple[CheckpointFile, ...] = ()
+    metrics: dict[str, Any] = {}
+    reported_at: datetime
+    parent: str | None = None
+    """The checkpoint the reporting fit was restored from, or the one committed before it."""
+    late: bool = False
+    """Completed afterwards from the manifest: `files` were listed then, `reported_at` is the listing's time."""
+
+
+class RestartEntry(BaseModel):
+    """One worker-group failure inside an attempt and what Ray or we decided."""
+
+    model_config = ConfigDict(frozen=True)
+    failure: Failure
+    decision: str
+    at: datetime
+    commits_before: int = 0
+
+
+class RecordSegment(Record):
+    """`records/<seq>.json`: a closed segment of what happened, at most 1,000 entries."""
+
+    record = "segment"
+    checkpoints: tuple[CheckpointEntry, ...] = ()
+    restarts: tuple[RestartEntry, ...] = ()
+    written_at: datetime
+
+
+class QuarantineRecord(Record):
+    """`quarantine/<checkpoint>.json`: never restore from this checkpoint until it is released."""
+
+    record = "quarantine"
+    checkpoint: str
+    reason: str
+    attempt: int
+    created_at: datetime
+    released_by: str | None = None

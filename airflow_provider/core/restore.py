@@ -1,0 +1,199 @@
+"""Which checkpoint an attempt starts from: rank the committed ones, verify the best candidate, go on to the next.
+
+The caller does the reading: it asks for `candidates(...)`, lists the files of one candidate at a time, and hands what
+it found to `verify(...)`. So 10,000 checkpoints cost one folder listing, not 10,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
+from airflow_provider.core.manifest import Manifest, ManifestEntry, finite
+from airflow_provider.core.records import AttemptRef, CheckpointEntry, CheckpointFile, RestorePolicy, SkippedCheckpoint
+
+
+@dataclass(frozen=True)
+class AttemptCheckpoints:
+    """What one older attempt of the generation left: its manifest (None: it wrote none) and its records."""
+
+    ref: AttemptRef
+    manifest: Manifest | None = None
+    recorded: tuple[CheckpointEntry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A committed checkpoint that could be restored."""
+
+    name: str
+    """Relative to the generation folder."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    listed_by: AttemptRef | None = None
+    """Newest attempt whose manifest lists it; None if only records know it."""
+    expected: tuple[CheckpointFile, ...] | None = None
+    """Recorded file list, or None where nobody recorded one."""
+    is_retired: bool = False
+    """Known, but no longer in the newest manifest: an older driver may still delete it, so restore from a copy."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a candidate's files are all there."""
+
+    is_usable: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class RestorePoint:
+    """The chosen checkpoint (None: from the start), why, and what was passed over."""
+
+    candidate: Candidate | None
+    reason: str
+    skipped: tuple[SkippedCheckpoint, ...] = ()
+
+
+def newest_manifest(attempts: Sequence[AttemptCheckpoints]) -> AttemptCheckpoints | None:
+    """The highest-ranked attempt that wrote a manifest."""
+    with_manifest = [a for a in attempts if a.manifest is not None]
+    return max(with_manifest, key=lambda a: a.ref.rank, default=None)
+
+
+def registration_order(manifest: Manifest) -> list[ManifestEntry]:
+    """Entries oldest first. Ray sorts the list by score where a score attribute is set; indices or `latest` undo that."""
+    entries = list(manifest.entries)
+    if len(manifest.report_indices) == len(entries):
+        entries = [e for _, e in sorted(zip(manifest.report_indices, entries, strict=True), key=lambda pair: pair[0])]
+    if manifest.latest is not None:
+        entries = [e for e in entries if e.name != manifest.latest.name] + [manifest.latest]
+    return entries
+
+
+def candidates(
+    attempts: Sequence[AttemptCheckpoints], *, policy: RestorePolicy, quarantined: frozenset[str] = frozenset()
+) -> list[Candidate]:
+    """All committed checkpoints, best first under the policy: the newest manifest's, then retired ones."""
+    ranked = sorted(attempts, key=lambda a: a.ref.rank, reverse=True)
+    expected = {e.checkpoint: e for a in sorted(attempts, key=lambda a: a.ref.rank) for e in a.recorded}
+    newest = newest_manifest(attempts)
+    found: dict[str, Candidate] = {}
+    for attempt in ranked:
+        listed = reversed(registration_order(attempt.manifest)) if attempt.manifest else ()
+        for entry in listed:
+            found.setdefault(entry.name, _candidate(entry, attempt, expected, is_retired=attempt is not newest))
+        for record in sorted(attempt.recorded, key=lambda e: e.reported_at, reverse=True):
+            name, files = record.checkpoint, record.files or None
+            found.setdefault(name, Candidate(name, record.metrics, None, files, is_retired=newest is not None))
+    usable = [c for c in found.values() if c.name not in quarantined]
+    return _by_policy(usable, policy)
+
+
+def _candidate(
+    entry: ManifestEntry, attempt: AttemptCheckpoints, expected: Mapping[str, CheckpointEntry], *, is_retired: bool
+) -> Candidate:
+    record = expected.get(entry.name)
+    files = record.files if record and record.files else None
+    return Candidate(entry.name, entry.metrics, attempt.ref, files, is_retired)
+
+
+def _by_policy(usable: list[Candidate], policy: RestorePolicy) -> list[Candidate]:
+    if policy.mode == "latest":
+        return usable
+    if policy.mode == "explicit":
+        return [c for c in usable if c.name == policy.checkpoint]
+    if policy.metric is None:
+        raise InvalidConfig("restore='best' needs a metric", change="name one: restore={'mode': 'best', 'metric': ...}")
+    scored = [(score, c) for c in usable if (score := finite(c.metrics.get(policy.metric))) is not None]
+    return [c for _, c in sorted(scored, key=lambda pair: pair[0], reverse=policy.order == "max")]
+
+
+def verify(candidate: Candidate, found: Iterable[CheckpointFile]) -> Verdict:
+    """Compare the recorded file list with the store's listing. Without a record, look for what can't be right."""
+    files = {f.key: f for f in found}
+    if not files:
+        return Verdict(is_usable=False, why="no file is left of it")
+    if candidate.expected is None:
+        if all(f.size == 0 for f in files.values()):
+            return Verdict(is_usable=False, why=f"all {len(files)} files are empty")
+        return Verdict(is_usable=True, why=f"{len(files)} files, no recorded list to compare with")
+    for expected in candidate.expected:
+        file = files.get(expected.key)
+        if file is None:
+            return Verdict(is_usable=False, why=f"{expected.key} is missing ({len(files)} files there)")
+        if file.size != expected.size:
+            return Verdict(is_usable=False, why=f"{expected.key} has {file.size} bytes instead of {expected.size}")
+        if expected.etag and file.etag and expected.etag != file.etag:
+            return Verdict(is_usable=False, why=f"{expected.key} was written again: its etag changed")
+    return Verdict(is_usable=True, why=f"all {len(candidate.expected)} files there with their sizes")
+
+
+def conclude(
+    chosen: Candidate | None,
+    *,
+    verdict: Verdict | None,
+    considered: Sequence[Candidate],
+    skipped: Sequence[SkippedCheckpoint],
+    attempts: Sequence[AttemptCheckpoints],
+    policy: RestorePolicy,
+) -> RestorePoint:
+    """The restore point, or a typed error where going on would lose or ignore a committed checkpoint."""
+    if skipped and policy.on_corrupt == "fail":
+        raise NoUsableCheckpoint(
+            f"Checkpoint {skipped[0].checkpoint} can't be restored",
+            known=f"{skipped[0].why}; on_corrupt='fail' forbids going back to an older one",
+            change="restore its objects, or set on_corrupt='rollback'",
+        )
+    if chosen is not None and verdict is not None:
+        back = f"; went back over {len(skipped)} unusable" if skipped else ""
+        reason = f"restoring {chosen.name} ({policy.mode}, {verdict.why}{back})"
+        return RestorePoint(chosen, reason, tuple(skipped))
+    if considered or policy.mode == "explicit":
+        names = ", ".join(s.checkpoint for s in skipped[:5]) or str(policy.checkpoint)
+        raise NoUsableCheckpoint(
+            f"None of {len(considered)} committed checkpoints can be restored",
+            known=f"{names}; nothing was overwritten",
+            change="restore the objects, choose a checkpoint, or start again with on_clear='fresh'",
+        )
+    # Records alone prove commits too: a manifest that is gone is no reason to begin again.
+    listed = {name for a in attempts if a.manifest for name in a.manifest.names}
+    known = len(listed or {e.checkpoint for a in attempts for e in a.recorded})
+    if known and policy.mode == "best":
+        raise NoUsableCheckpoint(
+            f"No checkpoint reports a finite {policy.metric}",
+            known=f"{known} committed checkpoints",
+            change="restore 'latest', or name a metric that the training reports",
+        )
+    if known:
+        raise NoUsableCheckpoint(
+            f"All {known} committed checkpoints are in quarantine",
+            change="release one, or start again with on_clear='fresh'",
+        )
+    return RestorePoint(None, f"from the start: no committed checkpoint in {len(attempts)} earlier attempts")
+
+
+def start_manifest(
+    attempts: Sequence[AttemptCheckpoints],
+    *,
+    point: RestorePoint,
+    on_disk: frozenset[str],
+    quarantined: frozenset[str] = frozenset(),
+) -> Manifest:
+    """The manifest an attempt writes before it fits: what still exists, with the restore point as the latest.
+
+    Ray refuses to start when any listed directory is gone, so unusable and vanished ones are left out.
+    """
+    newest = newest_manifest(attempts)
+    left_out = quarantined | {s.checkpoint for s in point.skipped}
+    kept = [
+        e
+        for e in (registration_order(newest.manifest) if newest and newest.manifest else [])
+        if e.name in on_disk and e.name not in left_out
+    ]
+    if point.candidate is None:
+        return Manifest()
+    latest = ManifestEntry(point.candidate.name, dict(point.candidate.metrics))
+    entries = [e for e in kept if e.name != latest.name] + [latest]
+    return Manifest(entries=tuple(entries), latest=latest, report_indices=tuple(range(len(entries))))

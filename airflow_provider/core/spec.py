@@ -1,0 +1,178 @@
+"""What a DAG author configures: frozen models with Ray's names, checked when the DAG is parsed, templated at any depth.
+
+A string that holds a Jinja expression is accepted for any field while the DAG is parsed and checked again, strictly,
+once Airflow has rendered it (`rendered(...)`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from typing_extensions import Self
+
+from airflow_provider.core.errors import InvalidConfig
+
+_TEMPLATE = re.compile(r"\{\{|\{%|\{#")
+T = TypeVar("T")
+C = TypeVar("C", bound="Config")
+
+
+def has_template(value: object) -> bool:
+    """Whether a value is a string that Airflow still has to render."""
+    return isinstance(value, str) and _TEMPLATE.search(value) is not None
+
+
+def _template_or(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    is_rendered = bool(info.context and info.context.get("rendered"))
+    if has_template(value) and not is_rendered:
+        return value
+    return handler(value)
+
+
+Templated = Annotated[T, WrapValidator(_template_or)]
+"""A field that may hold a Jinja expression until Airflow has rendered it."""
+
+
+class Config(BaseModel):
+    """Base of the configuration models: frozen, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+
+    @classmethod
+    def parsed(cls, value: Self | Mapping[str, Any] | None, *, parameter: str) -> dict[str, Any]:
+        """Check a parameter at DAG parse and return it as a dict that Airflow can template. Raises InvalidConfig."""
+        # Template strings sit in typed fields until rendered: pydantic would warn about each.
+        return cls._checked(value, parameter=parameter, is_rendered=False).model_dump(warnings=False)
+
+    @classmethod
+    def rendered(cls, value: Self | Mapping[str, Any] | None, *, parameter: str) -> Self:
+        """Check a parameter strictly, after rendering. Raises InvalidConfig."""
+        return cls._checked(value, parameter=parameter, is_rendered=True)
+
+    @classmethod
+    def _checked(cls, value: Self | Mapping[str, Any] | None, *, parameter: str, is_rendered: bool) -> Self:
+        data = value.model_dump(warnings=False) if isinstance(value, BaseModel) else value
+        if data is None:
+            data = {}
+        if not isinstance(data, Mapping):
+            raise InvalidConfig(
+                f"{parameter} is a {type(data).__name__}",
+                known=f"it takes {cls.__name__}(...) or a dict",
+                change=f"pass {parameter}={cls.__name__}(...)",
+            )
+        try:
+            return cls.model_validate(dict(data), context={"rendered": is_rendered})
+        except ValidationError as error:
+            raise invalid(error, parameter=parameter, fields=tuple(cls.model_fields)) from None
+
+
+def invalid(error: ValidationError, *, parameter: str, fields: tuple[str, ...]) -> InvalidConfig:
+    """A pydantic error as ours: each field once, without echoing input values (they may be secret)."""
+    seen: dict[str, str] = {}
+    for item in error.errors(include_url=False, include_input=False):
+        # Names of pydantic's own wrappers and union arms say nothing to a reader.
+        path = ".".join([parameter, *(str(p) for p in item["loc"] if not _is_wrapper(p))])
+        seen.setdefault(path, item["msg"].removeprefix("Value error, "))
+    return InvalidConfig(
+        f"{parameter} is not valid: {'; '.join(f'{path}: {why}' for path, why in seen.items())}",
+        change=f"known fields are {', '.join(fields)}",
+    )
+
+
+def _is_wrapper(part: int | str) -> bool:
+    return isinstance(part, str) and part.startswith(("function-", "tuple[", "nullable["))
+
+
+class ScalingConfig(Config):
+    """How many workers train, and on what. Names and meanings are Ray's."""
+
+    num_workers: Templated[int] | tuple[Templated[int], Templated[int]] = 1
+    """Workers, or `(min, max)` for an elastic run (Ray 2.60 and later)."""
+    use_gpu: Templated[bool] = False
+    resources_per_worker: Templated[dict[str, Templated[float]]] | None = None
+    """For example `{"CPU": 4, "GPU": 1}`; Ray's default is 1 CPU, or 1 GPU with `use_gpu`."""
+    placement_strategy: Templated[str] = "PACK"
+    accelerator_type: Templated[str] | None = None
+
+    @model_validator(mode="after")
+    def _check_workers(self) -> ScalingConfig:
+        counts = self.num_workers if isinstance(self.num_workers, tuple) else (self.num_workers,)
+        numbers = [c for c in counts if not has_template(c)]
+        if any(isinstance(c, int) and c < 1 for c in numbers):
+            raise ValueError("num_workers must be at least 1")
+        if len(numbers) == 2 and numbers[0] > numbers[1]:
+            raise ValueError(f"elastic num_workers is (min, max), got {numbers[0]} > {numbers[1]}")
+        resources = self.resources_per_worker
+        # A template of the whole dict is still a string.
+        amounts = resources.values() if isinstance(resources, Mapping) else ()
+        if any(not has_template(v) and float(v) < 0 for v in amounts):
+            raise ValueError("resources_per_worker must not be negative")
+        return self
+
+    @property
+    def wanted_workers(self) -> str:
+        """`2`, or `1-4` for an elastic run."""
+        if isinstance(self.num_workers, tuple):
+            return f"{self.num_workers[0]}-{self.num_workers[1]}"
+        return str(self.num_workers)
+
+
+class FailureConfig(Config):
+    """How often Ray recovers inside one attempt. `-1` means unlimited, as in Ray; our defaults are generous."""
+
+    max_failures: Templated[int] = Field(default=20, ge=-1)
+    """Worker-group failures per fit (Ray's default is 0: the first lost node ends the run)."""
+    controller_failure_limit: Templated[int] = Field(default=-1, ge=-1)
+    """Failed starts of the worker group, one per 60 s without capacity; bounded by `resource_timeout_s`."""
+    max_preemption_failures: Templated[int] = Field(default=-1, ge=-1)
+    """Preemptions (Ray 2.58 and later)."""
+    no_progress_failures: Templated[int] = Field(default=3, ge=1)
+    """Worker-group failures without a new commit that end the attempt (infrastructure and preemption not counted)."""
+    max_refits: Templated[int] = Field(default=10, ge=0)
+    """Times the driver fits again inside one job after an infrastructure failure that Ray gives no retry."""
+
+
+class CheckpointConfig(Config):
+    """Which checkpoints Ray keeps. Names and meanings are Ray's."""
+
+    num_to_keep: Templated[Annotated[int, Field(ge=1)]] | None = None
+    checkpoint_score_attribute: Templated[str] | None = None
+    checkpoint_score_order: Templated[str] = "max"
+
+    @model_validator(mode="after")
+    def _check_order(self) -> CheckpointConfig:
+        if not has_template(self.checkpoint_score_order) and self.checkpoint_score_order not in ("max", "min"):
+            raise ValueError("checkpoint_score_order is 'max' or 'min'")
+        return self
+
+
+class StorageConfig(Config):
+    """How the *cluster* reaches the bucket. It uses its own S3 identity; credentials never travel from here.
+
+    Left empty, endpoint and region are those of the Airflow AWS connection.
+    """
+
+    endpoint_url: Templated[str] | None = None
+    """For example `http://seaweedfs.storage:8333`, where the cluster needs another address than Airflow."""
+    region: Templated[str] | None = None
+    force_virtual_addressing: Templated[bool] = False
+    """Bucket in the host name instead of the path (pyarrow's option of that name)."""
+
+    @model_validator(mode="after")
+    def _check_endpoint(self) -> StorageConfig:
+        url = self.endpoint_url
+        if url and not has_template(url) and not re.fullmatch(r"https?://[^/@?#\s]+/?", url):
+            raise ValueError("endpoint_url is http(s)://host[:port] without path, query or credentials")
+        return self

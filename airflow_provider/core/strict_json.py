@@ -1,0 +1,97 @@
+"""Metrics as strict JSON: whatever a training reports survives, nothing breaks a database or a browser.
+
+NaN and infinities become the strings "NaN", "Infinity" and "-Infinity" (distinguishable from "not reported"); numpy
+and torch scalars become numbers; what is too large is replaced by its size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+MAX_VALUE_BYTES = 2_000
+"""Longest JSON text of one metric kept in a projection."""
+MAX_DEPTH = 8
+
+
+def to_strict(value: object, *, depth: int = 0) -> Any:
+    """A JSON value that `json.dumps(..., allow_nan=False)` accepts, for any Python object."""
+    return _strict(value, depth, frozenset())
+
+
+def _strict(value: object, depth: int, parents: frozenset[int]) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int):
+        return _integer(value)
+    if isinstance(value, float):
+        return _number(value)
+    # A container that holds itself twice would double with each level, long before the depth ends it.
+    if depth >= MAX_DEPTH or id(value) in parents:
+        return f"<{type(value).__name__}>"
+    inside = parents | {id(value)}
+    if isinstance(value, Mapping):
+        return {_text(str(_strict(k, MAX_DEPTH, inside))): _strict(v, depth + 1, inside) for k, v in value.items()}
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return [_strict(v, depth + 1, inside) for v in value]
+    return _from_array(value, depth, inside)
+
+
+def _text(value: str) -> str:
+    """Postgres refuses NUL in JSON, and UTF-8 has no lone surrogates."""
+    return value.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _integer(value: int) -> int | str:
+    """Beyond 64 bits JSON readers and databases round or refuse; beyond 4,300 digits Python refuses to print."""
+    if abs(value) < 2**63:
+        return int(value)
+    return str(value) if value.bit_length() <= 1_024 else f"<int of {value.bit_length()} bits>"
+
+
+def _number(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return float(value)
+
+
+def _from_array(value: object, depth: int, parents: frozenset[int]) -> Any:
+    """Numpy and torch values by their shape and `tolist`/`item`, without importing either."""
+    shape = getattr(value, "shape", None)
+    size = math.prod(shape) if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else None
+    to_list = getattr(value, "tolist", None)
+    if size is not None and callable(to_list):
+        if size > 1_000:
+            return f"<{type(value).__name__} of shape {list(shape or ())}>"
+        return _strict(to_list(), depth + 1, parents)
+    return f"<{type(value).__name__}>"
+
+
+def bounded_metrics(metrics: Mapping[str, Any], *, max_bytes: int = 8_000) -> tuple[dict[str, Any], bool]:
+    """Metrics within `max_bytes` of JSON: scalars first, large values replaced by their size. True if cut."""
+    strict = {str(k)[:200]: v for k, v in to_strict(dict(metrics)).items()}
+    sized = {k: (v, len(json.dumps(v, allow_nan=False))) for k, v in strict.items()}
+    kept: dict[str, Any] = {}
+    used, is_cut = 2, False
+    for key, (value, size) in sorted(sized.items(), key=lambda item: item[1][1]):
+        if size > MAX_VALUE_BYTES:
+            value, size, is_cut = f"<{size} bytes of JSON>", 40, True
+        # In JSON a letter outside ASCII takes 6 or 12 bytes; 4 more for the colon and the comma.
+        cost = size + len(json.dumps(key)) + 4
+        if used + cost > max_bytes:
+            is_cut = True
+            break
+        kept[key] = value
+        used += cost
+    return {k: kept[k] for k in strict if k in kept}, is_cut
+
+
+def json_bytes(value: object) -> int:
+    """Length in bytes of a value's strict JSON. Raises ValueError for NaN or infinity."""
+    return len(json.dumps(value, allow_nan=False).encode())

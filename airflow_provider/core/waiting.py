@@ -1,0 +1,114 @@
+"""What a waiter concludes from one poll after another: pure, with the time and the counts passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from airflow_provider.core.decision import FRESH_ALIVE_S, ClusterSilent, JobSeen, JobSight, JobUnknown
+
+
+class WaitLimits(BaseModel):
+    """When a waiter stops believing. All times in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    poll_interval_s: float = Field(default=10.0, gt=0)
+    unreachable_timeout_s: float = Field(default=1800.0, ge=0)
+    """Both this long and `unreachable_polls` without an answer, and no fresh sign of life: give up."""
+    unreachable_polls: int = Field(default=10, ge=1)
+    lost_after_s: float = Field(default=30.0, ge=0)
+    """Both this long and `lost_polls` of "no such job": the job is lost."""
+    lost_polls: int = Field(default=3, ge=1)
+    pending_timeout_s: float | None = Field(default=3600.0)
+    """Longest time a job may be PENDING; None waits for ever."""
+    deadline_grace_s: float = Field(default=30.0, ge=0)
+    """The driver ends itself at the deadline; after this much more the waiter stops the job."""
+
+
+class WaitEnd(str, Enum):
+    """Why a wait ended."""
+
+    ENDED = "ended"
+    LOST = "lost"
+    UNREACHABLE = "unreachable"
+    PENDING_TOO_LONG = "pending_too_long"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class WaitState:
+    """Counts of one wait. A streak starts anew with every other answer."""
+
+    since: datetime
+    """When the present streak of equal answers began."""
+    sight: str = ""
+    polls: int = 0
+    """Answers in the present streak."""
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """Poll again. `reason` is set when something changed, so logs show changes only."""
+
+    state: WaitState
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class WaitOver:
+    """Stop waiting."""
+
+    end: WaitEnd
+    reason: str
+
+
+def judge_poll(
+    state: WaitState,
+    sight: JobSight,
+    *,
+    now: datetime,
+    limits: WaitLimits,
+    session_name: str | None,
+    deadline: datetime | None = None,
+    alive_age_s: float | None = None,
+    is_outcome_there: bool = False,
+) -> GoOn | WaitOver:
+    """Judge one answer. `alive_age_s` and `is_outcome_there` are read from the bucket only when the cluster is silent."""
+    name = _name(sight, session_name)
+    is_change = name != state.sight
+    state = WaitState(now, name, 1) if is_change else replace(state, polls=state.polls + 1)
+    waited = (now - state.since).total_seconds()
+    if isinstance(sight, JobSeen) and sight.status.is_terminal:
+        return WaitOver(WaitEnd.ENDED, f"the job is {sight.status.value}")
+    if is_outcome_there:
+        return WaitOver(WaitEnd.ENDED, "the driver left its outcome in the bucket")
+    if deadline is not None and now > deadline + timedelta(seconds=limits.deadline_grace_s):
+        return WaitOver(WaitEnd.TIMEOUT, f"the deadline {deadline.isoformat()} passed {(now - deadline).total_seconds():.0f} s ago")
+    if isinstance(sight, JobUnknown):
+        if state.polls >= limits.lost_polls and waited >= limits.lost_after_s:
+            return WaitOver(WaitEnd.LOST, f"{name} in {state.polls} polls over {waited:.0f} s")
+    elif isinstance(sight, ClusterSilent):
+        is_long = waited >= limits.unreachable_timeout_s and state.polls >= limits.unreachable_polls
+        is_alive = alive_age_s is not None and alive_age_s < FRESH_ALIVE_S
+        if is_long and not is_alive:
+            sign = "no sign of life" if alive_age_s is None else f"last sign of life {alive_age_s:.0f} s ago"
+            return WaitOver(WaitEnd.UNREACHABLE, f"no answer in {state.polls} polls over {waited:.0f} s and {sign}")
+    elif sight.status.value == "PENDING" and limits.pending_timeout_s is not None:
+        if waited >= limits.pending_timeout_s:
+            reason = f"PENDING for {waited:.0f} s: the cluster has no place for the driver"
+            return WaitOver(WaitEnd.PENDING_TOO_LONG, reason)
+    return GoOn(state, name if is_change else None)
+
+
+def _name(sight: JobSight, session_name: str | None) -> str:
+    if isinstance(sight, JobSeen):
+        return f"the job is {sight.status.value}"
+    if isinstance(sight, ClusterSilent):
+        return "the cluster gives no answer"
+    if sight.session_name != session_name:
+        return f"the cluster was replaced (session {sight.session_name}) and does not know the job"
+    return "the cluster does not know the job"

@@ -1,0 +1,51 @@
+"""The experiment's object store behind an Airflow AWS connection, and how the cluster reaches the same bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.core.spec import StorageConfig
+
+if TYPE_CHECKING:
+    from airflow_provider.storage.object_store import ObjectStore
+
+S3_TIMEOUT_S = 20
+
+
+def open_experiment(uri: str, *, aws_conn_id: str | None) -> ObjectStore:
+    """The object store rooted at the experiment. Credentials are fetched at use, so they can't age in a client.
+
+    Raises InvalidConfig for a URI that is neither S3 nor an absolute path.
+    """
+    from airflow_provider.storage.object_store import open_object_store
+
+    if not uri.startswith("s3://"):
+        return open_object_store(uri)
+
+    def client_factory() -> Any:
+        # The hook caches its client and credentials, so each client comes from a new hook.
+        return _s3_hook(aws_conn_id).get_conn()
+
+    return open_object_store(uri, client_factory=client_factory)
+
+
+def _s3_hook(aws_conn_id: str | None) -> Any:
+    from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=5,
+        read_timeout=S3_TIMEOUT_S,
+        retries={"max_attempts": 3, "mode": "standard"},
+    )
+    return S3Hook(aws_conn_id=aws_conn_id, config=config)
+
+
+def cluster_storage(config: StorageConfig, *, uri: str, aws_conn_id: str | None) -> StorageConfig:
+    """The storage settings that travel: what the author set, else endpoint and region of the AWS connection."""
+    if not uri.startswith("s3://") or (config.endpoint_url and config.region):
+        return config
+    hook = _s3_hook(aws_conn_id)
+    endpoint = config.endpoint_url or hook.conn_config.get_service_endpoint_url("s3")
+    region = config.region or hook.region_name
+    return config.model_copy(update={"endpoint_url": endpoint, "region": region})

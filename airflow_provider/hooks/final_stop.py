@@ -1,0 +1,59 @@
+"""Stop a training for good from outside any try: a final owner record first, then the stop."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_provider.core.records import OwnerRecord
+from airflow_provider.hooks.experiment import open_experiment
+from airflow_provider.hooks.ray import RayHook
+from airflow_provider.hooks.stop import stop_attempt
+from airflow_provider.storage.experiment_records import ExperimentRecords
+
+JOB_RECORD_KEY = "ray_train_job"
+"""XCom pushed by the operator: where the job and its experiment are. No secrets: connection ids only."""
+
+
+def stop_for_good(job: dict[str, Any], *, counters: dict[str, int], how: str) -> str:
+    """Own the experiment with `final`, so that a claim or POST on its way ends itself; then stop the newest attempt.
+
+    `job` is what the operator pushed as `ray_train_job`. Returns a sentence for the log.
+    """
+    records = ExperimentRecords(open_experiment(job["experiment"], aws_conn_id=job["aws_conn_id"]))
+    newest = records.newest_owner()
+    if newest is None:
+        return f"nothing to stop: {job['experiment']} has no owner"
+    owner = _final_owner(records, newest[1], counters)
+    claim = records.newest_claim()
+    if claim is None:
+        return f"owner {owner.k} is final; no attempt was claimed yet"
+    if records.outcome(claim.ref) is not None:
+        return f"owner {owner.k} is final; {claim.ref} is over already"
+    with RayHook(job["conn_id"]).client() as client:
+        result = stop_attempt(
+            records,
+            client,
+            ref=claim.ref,
+            submission_id=claim.submission_id,
+            k=owner.k,
+            reason=f"the task was {how} by a person",
+        )
+    return result.reason
+
+
+def _final_owner(records: ExperimentRecords, newest: OwnerRecord, counters: dict[str, int]) -> OwnerRecord:
+    def record(k: int) -> OwnerRecord:
+        return newest.model_copy(
+            update={
+                **counters,
+                "k": k,
+                "final": True,
+                "created_by": "listener",
+                "created_at": datetime.now(timezone.utc),
+                "acted_on": None,
+                "submission_id": None,
+            }
+        )
+
+    return records.create_owner(record)

@@ -1,0 +1,131 @@
+"""The `ray` connection: where the dashboard is, how we identify ourselves, how we check its identity."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_provider.core.errors import InvalidConfig, RayTrainError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_provider.client.address import ClusterAddress
+    from airflow_provider.client.credentials import ClusterCredentials
+    from airflow_provider.client.jobs_client import AsyncJobsClient, SyncJobsClient
+
+ALLOWED_EXTRAS = frozenset({"verify", "ca_file", "header_name", "headers"})
+"""Connection extras we read. Others are refused: connection editors must not reach into our client."""
+
+
+class RayHook(BaseHook):
+    """Clients for the Jobs API behind an Airflow connection of type `ray`.
+
+    The host may carry scheme, port and a path prefix (`https://gw.example/ray/team-a`); the password is Ray's token.
+    TLS verification is on unless the extra `verify` is false in so many words; `ca_file` names a private authority.
+    `RAY_ADDRESS` and the like in the environment never redirect it.
+    """
+
+    conn_name_attr = "conn_id"
+    default_conn_name = "ray_default"
+    conn_type = "ray"
+    hook_name = "Ray"
+
+    def __init__(self, conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+
+    def target(self) -> tuple[ClusterAddress, ClusterCredentials]:
+        """Address and credentials, from the connection as it is now. Raises InvalidConfig."""
+        return read_connection(self.get_connection(self.conn_id))
+
+    async def atarget(self) -> tuple[ClusterAddress, ClusterCredentials]:
+        """Address and credentials without blocking the event loop. Raises InvalidConfig."""
+        return read_connection(await self.aget_connection(self.conn_id))
+
+    def client(self) -> SyncJobsClient:
+        """A client with its own connection pool; close it after use."""
+        from airflow_provider.client.jobs_client import SyncJobsClient
+
+        address, credentials = self.target()
+        return SyncJobsClient(address, credentials=credentials)
+
+    async def aclient(self) -> AsyncJobsClient:
+        """An async client with its own connection pool; close it after use."""
+        from airflow_provider.client.jobs_client import AsyncJobsClient
+
+        address, credentials = await self.atarget()
+        return AsyncJobsClient(address, credentials=credentials)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Ask the dashboard for its version. The message goes to the browser and never holds the token."""
+        try:
+            address, _ = self.target()
+            with self.client() as client:
+                version = client.version()
+        except RayTrainError as error:
+            return False, str(error)
+        return True, f"Ray {version.ray_version} answers at {address} (session {version.session_name})"
+
+
+def read_connection(connection: Connection) -> tuple[ClusterAddress, ClusterCredentials]:
+    """An Airflow connection as address and credentials. Raises InvalidConfig naming the field to change."""
+    from airflow_provider.client.address import ClusterAddress
+    from airflow_provider.client.credentials import ClusterCredentials
+
+    extra = _extras(connection)
+    address = ClusterAddress.parse(connection.host, schema=connection.schema, port=connection.port)
+    headers = extra.get("headers") or {}
+    if isinstance(headers, str):
+        try:
+            headers = json.loads(headers)
+        except ValueError:
+            raise InvalidConfig("The connection's headers are not JSON", change='write {"name": "value"}') from None
+    if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
+        raise InvalidConfig("The connection's headers are not a mapping of texts", change='write {"name": "value"}')
+    credentials = ClusterCredentials(
+        token=connection.password or None,
+        header_name=str(extra.get("header_name") or "Authorization"),
+        extra_headers=headers,
+        verify=_verify(extra),
+    )
+    return address, credentials
+
+
+def _extras(connection: Connection) -> dict[str, Any]:
+    try:
+        extra = connection.extra_dejson
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise InvalidConfig(f"The extra of connection {connection.conn_id} is not a JSON object", change="correct it")
+    unknown = sorted(set(extra) - ALLOWED_EXTRAS)
+    if unknown:
+        raise InvalidConfig(
+            f"Connection {connection.conn_id} has unknown extras: {', '.join(unknown)}",
+            change=f"known ones are {', '.join(sorted(ALLOWED_EXTRAS))}",
+        )
+    return extra
+
+
+def _verify(extra: dict[str, Any]) -> bool | str:
+    verify = extra.get("verify", True)
+    if isinstance(verify, str):
+        words = {"true": True, "false": False, "": True}
+        if verify.strip().lower() not in words:
+            raise InvalidConfig(
+                f"verify is {verify[:20]!r}", change="set it to true or false; a CA file goes to ca_file"
+            )
+        verify = words[verify.strip().lower()]
+    if verify is None:
+        verify = True
+    if not isinstance(verify, bool):
+        raise InvalidConfig("verify is neither true nor false", change="set it to true or false")
+    ca_file = extra.get("ca_file")
+    if not ca_file:
+        return verify
+    if not verify:
+        raise InvalidConfig("verify is false and ca_file is given", change="drop one of the two")
+    return str(ca_file)

@@ -1,0 +1,1 @@
+"""Links on the task instance's page."""

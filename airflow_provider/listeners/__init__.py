@@ -1,0 +1,1 @@
+"""Listeners that Airflow calls in its own processes."""

@@ -1,0 +1,76 @@
+"""A person marked a task failed or successful: stop its training for good, even while no triggerer runs.
+
+Airflow deletes a deferred task's trigger row before a triggerer that is down could call `on_kill`; this listener runs in
+the API server, where such a change is made. It acts only on manual changes (`previous_state is None` there), in a thread,
+so that the person's request doesn't wait for Ray or the bucket. Known limitation: the API server must reach both.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from airflow.listeners import hookimpl
+
+if TYPE_CHECKING:
+    from airflow.models.taskinstance import TaskInstance
+
+log = logging.getLogger(__name__)
+
+
+@hookimpl
+def on_task_instance_failed(previous_state: Any, task_instance: TaskInstance) -> None:
+    """A task failed; a manual change has no previous state."""
+    _stop_if_manual(previous_state, task_instance, "marked failed")
+
+
+@hookimpl
+def on_task_instance_success(previous_state: Any, task_instance: TaskInstance) -> None:
+    """A task succeeded; a manual change has no previous state."""
+    _stop_if_manual(previous_state, task_instance, "marked successful")
+
+
+def _stop_if_manual(previous_state: Any, task_instance: TaskInstance, how: str) -> None:
+    if previous_state is not None or getattr(task_instance, "operator", None) != "RayTrainOperator":
+        return
+    job = _job_record(task_instance)
+    if job is None:
+        return
+    counters = {
+        "try_number": task_instance.try_number,
+        "max_tries": task_instance.max_tries,
+        "clear_number": getattr(getattr(task_instance, "dag_run", None), "clear_number", 0) or 0,
+    }
+    threading.Thread(target=_stop, args=(job, counters, how), name="ray-train-manual-stop", daemon=True).start()
+
+
+def _job_record(task_instance: TaskInstance) -> dict[str, Any] | None:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
+
+    with create_session() as session:
+        row = session.execute(
+            XComModel.get_many(
+                key=JOB_RECORD_KEY,
+                dag_ids=task_instance.dag_id,
+                task_ids=task_instance.task_id,
+                run_id=task_instance.run_id,
+                map_indexes=task_instance.map_index,
+            )
+        ).scalar()
+    if row is None:
+        return None
+    value = XComModel.deserialize_value(row)
+    return value if isinstance(value, dict) else None
+
+
+def _stop(job: dict[str, Any], counters: dict[str, int], how: str) -> None:
+    from airflow_provider.hooks.final_stop import stop_for_good
+
+    try:
+        log.info(stop_for_good(job, counters=counters, how=how))
+    except Exception:  # process edge: an error here must not reach the API server
+        log.exception("The training of %s could not be stopped", job.get("submission_id"))

@@ -1,0 +1,1 @@
+"""RayTrainOperator and the steps of one try behind it."""

@@ -1,0 +1,240 @@
+"""After the job: the outcome from the records first, the Jobs API second; then checks, acceptance, publication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.core import layout
+from airflow_provider.core.classify import classify_job
+from airflow_provider.core.decision import stopped_outside
+from airflow_provider.core.errors import ClusterUnreachable
+from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.job import JobStatus
+from airflow_provider.core.lineage import (
+    AttemptRecords,
+    ExperimentFacts,
+    Lineage,
+    lineage_xcom,
+    own_commits,
+    project,
+    result_xcom,
+)
+from airflow_provider.core.records import (
+    AttemptRef,
+    CheckpointEntry,
+    CheckpointFile,
+    CollectedRecord,
+    OutcomeRecord,
+    OutcomeState,
+    RecordSegment,
+)
+from airflow_provider.core.restore import registration_order
+from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
+
+if TYPE_CHECKING:
+    from airflow_provider.client.jobs_client import SyncJobsClient
+    from airflow_provider.client.values import JobInfo
+    from airflow_provider.storage.experiment_records import ExperimentRecords, Stored
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended, as concluded from records and job."""
+
+    ref: AttemptRef
+    outcome: OutcomeRecord
+    job_status: JobStatus | None
+    is_recorded: bool
+    """Whether the outcome was already in the bucket."""
+    stops: tuple[int, ...]
+    """Owner numbers that asked this attempt to end."""
+    collected: Stored[CollectedRecord] | None
+
+
+def conclude_attempt(
+    records: ExperimentRecords, client: SyncJobsClient, *, ref: AttemptRef, submission_id: str, now: datetime
+) -> Ended:
+    """Read the outcome; where the driver left none, conclude it from the Jobs API and the manifest.
+
+    Raises the store's typed errors, and ClusterUnreachable when neither source says how it ended.
+    """
+    attempt = records.read_attempt(ref)
+    collected = attempt.collected.record if attempt and attempt.collected else None
+    outcome = (attempt.outcome if attempt else None) or (collected.outcome if collected else None)
+    job = _job(client, submission_id, is_needed=outcome is None)
+    status = job.status if job else None
+    is_recorded = outcome is not None
+    if outcome is None:
+        outcome = _outcome_from_job(records, ref, job=job, submission_id=submission_id, now=now)
+    stops = attempt.stops if attempt else ()
+    if status is JobStatus.STOPPED and not stops and outcome.state is not OutcomeState.SUCCESS:
+        outcome = outcome.model_copy(update={"failure": stopped_outside(submission_id)})
+    return Ended(ref, outcome, status, is_recorded, stops, attempt.collected if attempt else None)
+
+
+def _job(client: SyncJobsClient, submission_id: str, *, is_needed: bool) -> JobInfo | None:
+    try:
+        return client.get_job(submission_id)
+    except ClusterUnreachable:
+        if is_needed:
+            raise
+        return None
+
+
+def _outcome_from_job(
+    records: ExperimentRecords, ref: AttemptRef, *, job: JobInfo | None, submission_id: str, now: datetime
+) -> OutcomeRecord:
+    manifest = read_manifest(records, ref)
+    latest = manifest.latest.name if manifest and manifest.latest else None
+    failure: Failure | None
+    if job is None:
+        failure = Failure(
+            kind=FailureKind.LOST,
+            reason=f"the cluster no longer knows job {submission_id} and its driver left no outcome",
+        )
+    elif job.status is JobStatus.SUCCEEDED:
+        failure = None
+    else:
+        failure = classify_job(
+            status=job.status.value,
+            error_type=job.error_type,
+            exit_code=job.driver_exit_code,
+            message=job.message or "",
+        )
+    return OutcomeRecord(
+        state=OutcomeState.SUCCESS if failure is None else OutcomeState.FAILED,
+        failure=failure,
+        num_commits=len(manifest.entries) if manifest else 0,
+        latest_checkpoint=latest,
+        finished_at=now,
+    )
+
+
+def complete_records(records: ExperimentRecords, ref: AttemptRef, *, k: int, now: datetime) -> int:
+    """Write records for checkpoints that only the manifest knows; returns how many. Marked late, under our own name."""
+    manifest = read_manifest(records, ref)
+    if manifest is None:
+        return 0
+    prefix = f"attempts/{ref.attempt:06d}/"
+    recorded = {e.checkpoint for s in records.segments(ref).values() for e in s.checkpoints}
+    missing = [e for e in registration_order(manifest) if e.name.startswith(prefix) and e.name not in recorded]
+    if not missing:
+        return 0
+    entries = tuple(
+        CheckpointEntry(
+            checkpoint=e.name, files=_files(records, ref, e.name), metrics=e.metrics, reported_at=now, late=True
+        )
+        for e in missing[:1000]
+    )
+    records.create_segment(ref, name=f"late-owner-{k:06d}", record=RecordSegment(checkpoints=entries, written_at=now))
+    return len(entries)
+
+
+def _files(records: ExperimentRecords, ref: AttemptRef, name: str) -> tuple[CheckpointFile, ...]:
+    prefix = f"{layout.generation(ref.generation)}/{name}/"
+    return tuple(
+        CheckpointFile(key=i.key.removeprefix(prefix), size=i.size, etag=i.etag)
+        for i in records.store.list(prefix)
+        if not i.key.endswith("/")
+    )
+
+
+def read_experiment(records: ExperimentRecords) -> ExperimentFacts:
+    """All records of the experiment, for the lineage."""
+    attempts = []
+    quarantined: dict[int, frozenset[str]] = {}
+    for ref, claim in records.claims().items():
+        found = records.read_attempt(ref, claim=claim)
+        if found is None:
+            continue
+        if ref.generation not in quarantined:
+            quarantined[ref.generation] = active_quarantine(records, ref.generation)
+        attempts.append(
+            AttemptRecords(
+                claim=claim,
+                restored=found.restored,
+                outcome=found.outcome,
+                collected=found.collected.record if found.collected else None,
+                manifest=read_manifest(records, ref, known=found),
+                segments=tuple(records.segments(ref).values()),
+            )
+        )
+    # What a driver found on disk but in no manifest belongs to the attempts before it.
+    return ExperimentFacts(
+        records.store.uri, tuple(records.owners().values()), _with_uncommitted(attempts), quarantined
+    )
+
+
+def _with_uncommitted(attempts: list[AttemptRecords]) -> tuple[AttemptRecords, ...]:
+    found: dict[tuple[int, int], set[str]] = {}
+    for attempt in attempts:
+        for name in attempt.restored.uncommitted if attempt.restored else ():
+            parsed = layout.parse_attempt(f"{layout.generation(attempt.claim.generation)}/{name}/")
+            if parsed is not None:
+                found.setdefault(parsed, set()).add(name)
+    return tuple(
+        AttemptRecords(
+            claim=a.claim,
+            restored=a.restored,
+            outcome=a.outcome,
+            collected=a.collected,
+            manifest=a.manifest,
+            segments=a.segments,
+            uncommitted=tuple(sorted(found.get(a.claim.ref.rank, set()) - set(own_commits(a)))),
+        )
+        for a in attempts
+    )
+
+
+@dataclass(frozen=True)
+class Published:
+    """What goes to XCom."""
+
+    lineage: Lineage
+    lineage_xcom: dict[str, Any]
+    result: dict[str, Any]
+    new_checkpoints: int
+    summary: str
+
+
+def project_results(facts: ExperimentFacts) -> Published:
+    """The two XCom values. New are the commits since the last success of the newest attempt's generation before it."""
+    lineage = project(facts)
+    newest = facts.attempts[-1]
+    new = 0
+    for attempt in reversed(facts.attempts):
+        outcome = attempt.final_outcome
+        is_earlier_success = attempt is not newest and outcome is not None and outcome.state is OutcomeState.SUCCESS
+        if attempt.claim.generation != newest.claim.generation or is_earlier_success:
+            break
+        new += len(own_commits(attempt))
+    result = result_xcom(lineage, facts.attempts, new_checkpoints=new)
+    latest = result["latest_checkpoint"]
+    where = f"latest checkpoint {latest['uri']} with {latest['metrics']}" if latest else "no checkpoint"
+    summary = f"{new} new checkpoints in {result['attempts']} attempts and {result['tries']} tries; {where}"
+    return Published(lineage, lineage_xcom(lineage), result, new, summary)
+
+
+def refusal(ended: Ended, *, new_checkpoints: int, require_new_checkpoint: bool) -> str | None:
+    """Why a success is not accepted, or None."""
+    if ended.outcome.restore_proven == "no":
+        return "the training began again from the start although a checkpoint was restored"
+    if require_new_checkpoint and new_checkpoints == 0:
+        return "the job succeeded but committed no new checkpoint (require_new_checkpoint)"
+    return None
+
+
+def collected_record(
+    ended: Ended, *, k: int, now: datetime, accepted: bool | None, refused_because: str | None = None
+) -> CollectedRecord:
+    """The conclusion as a record: the outcome where the driver left none, acceptance on successes only."""
+    return CollectedRecord(
+        k=k,
+        outcome=None if ended.is_recorded else ended.outcome,
+        job_status=ended.job_status.value if ended.job_status else None,
+        accepted=accepted,
+        refused_because=refused_because,
+        written_at=now,
+    )

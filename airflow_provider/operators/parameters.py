@@ -1,0 +1,178 @@
+"""Check the operator's parameters when the DAG is parsed, and turn them into a request once rendered."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import ValidationError
+
+from airflow_provider.core.decision import OnClear
+from airflow_provider.core.errors import InvalidConfig
+from airflow_provider.core.identity import TaskInstanceKey, checked_storage_path, experiment_uri
+from airflow_provider.core.job import Timings, TrainingKind, TrainingSpec, TrainVersion
+from airflow_provider.core.records import RestorePolicy
+from airflow_provider.core.spec import (
+    CheckpointConfig,
+    FailureConfig,
+    ScalingConfig,
+    StorageConfig,
+    has_template,
+    invalid,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider.operators.ray_train import RayTrainOperator
+    from airflow_provider.operators.request import TrainingRequest
+
+_IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
+_RESERVED_RUNTIME_ENV = frozenset({"working_dir", "py_modules"})
+
+
+def check_parameters(operator: RayTrainOperator) -> None:
+    """Find at parse time what can be found without rendering. Raises InvalidConfig."""
+    _training_kind(operator)
+    for name in ("train_loop", "trainer", "datasets"):
+        _check_import_path(name, getattr(operator, name))
+    if not has_template(operator.storage_path):
+        checked_storage_path(operator.storage_path)
+    if operator.on_clear not in get_args(OnClear):
+        raise InvalidConfig(f"on_clear is {operator.on_clear!r}", change="use 'auto', 'restore' or 'fresh'")
+    if operator.train_version not in [v.value for v in TrainVersion]:
+        raise InvalidConfig(f"train_version is {operator.train_version!r}", change="use 'v2' or 'v1'")
+    _check_json("train_loop_config", operator.train_loop_config)
+    _check_runtime_env(operator.runtime_env)
+    for name in ("timeout_s", "stall_timeout_s", "resource_timeout_s", "poll_interval_s"):
+        value = getattr(operator, name)
+        if value is not None and not value > 0:
+            raise InvalidConfig(f"{name} is {value!r}", change="give seconds above 0, or None")
+    if not _has_template_inside(operator.restore):
+        restore_policy(operator)
+    if not operator.retries:
+        operator.log.warning(
+            "retries=0: a finished training can fail on a stale scheduler event, and nothing restores a failed one"
+        )
+
+
+def _training_kind(operator: RayTrainOperator) -> TrainingKind:
+    given = [
+        kind
+        for kind, value in (
+            (TrainingKind.TRAIN_LOOP, operator.train_loop),
+            (TrainingKind.TRAINER, operator.trainer),
+            (TrainingKind.ENTRYPOINT, operator.entrypoint),
+        )
+        if value is not None
+    ]
+    if len(given) != 1:
+        raise InvalidConfig(
+            "Exactly one of train_loop, trainer and entrypoint says what to train",
+            known=f"given: {', '.join(k.value for k in given) or 'none'}",
+        )
+    return given[0]
+
+
+def _check_import_path(name: str, value: str | None) -> None:
+    if value is not None and not has_template(value) and not _IMPORT_PATH.match(value):
+        raise InvalidConfig(
+            f"{name} {value[:120]!r} is not an import path", change="write package.module:function, as on the cluster"
+        )
+
+
+def _check_json(name: str, value: object) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(f"{name} is not JSON: {error}", change="pass numbers, texts, lists and dicts") from None
+
+
+def _check_runtime_env(runtime_env: dict[str, Any] | None) -> None:
+    if runtime_env is None:
+        return
+    clash = sorted(_RESERVED_RUNTIME_ENV & set(runtime_env))
+    if clash:
+        raise InvalidConfig(f"runtime_env sets {', '.join(clash)}", change="use the operator's working_dir")
+    env_vars = runtime_env.get("env_vars") or {}
+    if not isinstance(env_vars, dict) or not all(isinstance(v, str) for v in env_vars.values()):
+        raise InvalidConfig("runtime_env.env_vars must map names to texts", change="quote the numbers")
+    _check_json("runtime_env", runtime_env)
+
+
+def _has_template_inside(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(_has_template_inside(v) for v in value.values())
+    return has_template(value)
+
+
+def restore_policy(operator: RayTrainOperator) -> RestorePolicy:
+    """The restore parameter as a policy. Raises InvalidConfig."""
+    given = operator.restore
+    data: dict[str, Any] = {"mode": given} if isinstance(given, str) else dict(given)
+    data.setdefault("on_corrupt", operator.on_corrupt)
+    if data.get("mode") == "best":
+        data.setdefault("metric", operator.checkpoint_config.get("checkpoint_score_attribute"))
+        data.setdefault("order", operator.checkpoint_config.get("checkpoint_score_order"))
+        if not data["metric"]:
+            raise InvalidConfig(
+                "restore='best' needs a metric", change="set checkpoint_config's checkpoint_score_attribute"
+            )
+    if data.get("mode") == "explicit" and not data.get("checkpoint"):
+        raise InvalidConfig("restore mode 'explicit' needs a checkpoint", change="name one from the lineage")
+    try:
+        return RestorePolicy.model_validate(data)
+    except ValidationError as error:
+        raise invalid(error, parameter="restore", fields=tuple(RestorePolicy.model_fields)) from None
+
+
+def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingRequest:
+    """The rendered parameters as a request. Raises InvalidConfig for what rendering made wrong."""
+    from airflow_provider.hooks.experiment import cluster_storage
+    from airflow_provider.operators.request import TrainingRequest
+
+    check_parameters(operator)
+    uri = experiment_uri(operator.storage_path, key, experiment_name=operator.experiment_name)
+    storage = StorageConfig.rendered(operator.storage_config, parameter="storage_config")
+    timeout = operator.execution_timeout.total_seconds() if operator.execution_timeout else None
+    return TrainingRequest(
+        key=key,
+        uri=uri,
+        conn_id=operator.conn_id,
+        aws_conn_id=operator.aws_conn_id,
+        training=_training_spec(operator),
+        storage=cluster_storage(storage, uri=uri, aws_conn_id=operator.aws_conn_id),
+        restore=restore_policy(operator),
+        on_clear=operator.on_clear,
+        timings=Timings(stall_timeout_s=operator.stall_timeout_s, resource_timeout_s=operator.resource_timeout_s),
+        dag_folder=_dag_folder(operator),
+        working_dir=operator.working_dir,
+        runtime_env=operator.runtime_env or {},
+        entrypoint_num_cpus=operator.entrypoint_num_cpus,
+        entrypoint_num_gpus=operator.entrypoint_num_gpus,
+        entrypoint_resources=operator.entrypoint_resources,
+        python=operator.python,
+        require_new_checkpoint=operator.require_new_checkpoint,
+        timeout_s=operator.timeout_s or timeout,
+    )
+
+
+def _training_spec(operator: RayTrainOperator) -> TrainingSpec:
+    return TrainingSpec(
+        kind=_training_kind(operator),
+        target=operator.train_loop or operator.trainer,
+        command=operator.entrypoint,
+        train_loop_config=operator.train_loop_config,
+        datasets=operator.datasets,
+        scaling=ScalingConfig.rendered(operator.scaling_config, parameter="scaling_config"),
+        failure=FailureConfig.rendered(operator.failure_config, parameter="failure_config"),
+        checkpoint=CheckpointConfig.rendered(operator.checkpoint_config, parameter="checkpoint_config"),
+        train_version=TrainVersion(operator.train_version),
+        progress_metric=operator.progress_metric,
+    )
+
+
+def _dag_folder(operator: RayTrainOperator) -> Path:
+    has_dag: bool = operator.has_dag()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
+    location = operator.dag.fileloc if has_dag else ""
+    return Path(location).parent if location else Path.cwd()

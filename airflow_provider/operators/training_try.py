@@ -1,0 +1,386 @@
+"""One try, from owning the experiment to a job that somebody can wait for: read facts, decide, act, record.
+
+The decision is `core.decision.decide_submission`; this class does its reading and carries it out, in the order that
+the protocol demands: own, then marker; claim, then owners again, then POST.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from airflow_provider.client.values import JobRequest
+from airflow_provider.core.decision import (
+    Attach,
+    AttemptFacts,
+    ClusterSilent,
+    Collect,
+    Decision,
+    Finished,
+    JobSeen,
+    JobSight,
+    JobUnknown,
+    Refuse,
+    Repost,
+    Restore,
+    Start,
+    StopThenRestore,
+    TryFacts,
+    decide_submission,
+)
+from airflow_provider.core.errors import (
+    ClusterUnreachable,
+    ForeignExperiment,
+    RayJobFailed,
+    RayTrainError,
+    Superseded,
+)
+from airflow_provider.core.identity import submission_id
+from airflow_provider.core.job import JobSpec
+from airflow_provider.core.records import AttemptRef, ClaimRecord, OwnerRecord
+from airflow_provider.hooks.job_package import code_digest, code_package, runtime_env, runtime_package
+from airflow_provider.hooks.stop import stop_attempt
+from airflow_provider.storage.restore_scan import scan_restore_point
+
+if TYPE_CHECKING:
+    from airflow_provider.client.jobs_client import SyncJobsClient
+    from airflow_provider.client.values import Package
+    from airflow_provider.operators.request import TrainingRequest
+    from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords
+
+MAX_ROUNDS = 6
+"""Decisions within one try before it gives up: each further one needs another process acting in between."""
+STOP_WAIT_S = 60.0
+"""How long a stopped job may take to end before the next attempt is claimed (its claim fences what is left)."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """There is a job to wait for."""
+
+    ref: AttemptRef
+    submission_id: str
+    session_name: str | None
+    deadline: datetime | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Over:
+    """The attempt is over: collect it (or publish it again)."""
+
+    ref: AttemptRef
+    submission_id: str
+    reason: str
+
+
+class _OwnedAgain(Exception):  # noqa: N818 - a jump back to the decision, not an error
+    """Another owner appeared before the POST and this try owned again: decide anew."""
+
+
+@dataclass
+class TrainingTry:
+    """The steps of one try. `set_marker` stores a value in the task's state store and says whether Airflow took it."""
+
+    request: TrainingRequest
+    facts: TryFacts
+    records: ExperimentRecords
+    client: SyncJobsClient
+    set_marker: Callable[[int], bool]
+    log: Callable[[str], None]
+    k: int = 0
+    """Owner number of this try; 0 before `own`."""
+    now: Callable[[], datetime] = field(default=lambda: datetime.now(timezone.utc))
+    sleep: Callable[[float], None] = time.sleep
+    _packed: tuple[Package | None] | None = None
+    _newest: AttemptRecords | None = None
+
+    def own(self) -> None:
+        """Become the newest owner, then set the marker: a refusal means that Airflow has replaced this process.
+
+        Raises Superseded, or ForeignExperiment when the path belongs to another task instance.
+        """
+        newest = self.records.newest_owner()
+        while True:
+            k = 1
+            if newest is not None:
+                k = newest[0] + 1
+                self._check_experiment(newest[1])
+                self._check_final(newest[1])
+            record = self._owner_record(k)
+            if self.records.try_create_owner(record):
+                break
+            newest = self.records.newest_owner()
+        self.k = record.k
+        self.facts = replace(self.facts, own_ks=self.facts.own_ks | {record.k})
+        self.confirm()
+
+    def confirm(self) -> None:
+        """Set the marker again. Raises Superseded when Airflow has replaced this process."""
+        if not self.set_marker(self.k):
+            raise Superseded("Airflow has replaced this process", known=f"its state store refused owner {self.k}")
+
+    def _check_experiment(self, owner: OwnerRecord) -> None:
+        key = self.request.key
+        if (owner.dag_id, owner.run_id, owner.task_id, owner.map_index) != (
+            key.dag_id,
+            key.run_id,
+            key.task_id,
+            key.map_index,
+        ):
+            raise ForeignExperiment(
+                f"The experiment {self.request.uri} belongs to another task instance",
+                known=f"owner {owner.k} is {owner.dag_id}.{owner.task_id} of {owner.run_id}, this is {key}",
+                change="leave experiment_name out, or put {{ run_id }} into it; nothing was touched",
+            )
+
+    def _check_final(self, owner: OwnerRecord) -> None:
+        """A final stop ends the try it was aimed at, not the one that a later clear or re-created run starts."""
+        aimed = (owner.dag_run_identity, owner.max_tries, owner.clear_number)
+        mine = (self.facts.dag_run_identity, self.facts.max_tries, self.facts.clear_number)
+        if owner.final and aimed == mine and owner.try_number >= self.facts.try_number:
+            raise Superseded("The task was marked by hand and its training stopped for good", known=f"owner {owner.k}")
+
+    def _owner_record(self, k: int) -> OwnerRecord:
+        key = self.request.key
+        return OwnerRecord(
+            k=k,
+            dag_id=key.dag_id,
+            run_id=key.run_id,
+            task_id=key.task_id,
+            map_index=key.map_index,
+            dag_run_identity=self.facts.dag_run_identity,
+            try_number=self.facts.try_number,
+            max_tries=self.facts.max_tries,
+            clear_number=self.facts.clear_number,
+            created_at=self.now(),
+        )
+
+    def is_owner(self) -> bool:
+        """Whether this try is still the newest owner; owns again where the newer owner's try is not newer.
+
+        Returns False after owning again: facts read before are stale. Raises Superseded for a newer try. One store
+        call: numbers have no gaps, so a newer owner shows as number k + 1.
+        """
+        if self.records.owner(self.k + 1) is None:
+            return True
+        newest = self.records.newest_owner()
+        if newest is None:
+            raise Superseded("The experiment's owner records are gone", known=f"owner {self.k} existed before")
+        owner = newest[1]
+        if owner.final:
+            raise Superseded("The training was stopped for good", known=f"owner {owner.k} is final")
+        self.confirm()
+        is_same_run = owner.dag_run_identity == self.facts.dag_run_identity
+        if is_same_run and owner.try_number > self.facts.try_number:
+            raise Superseded(
+                "A newer try owns the experiment",
+                known=f"owner {owner.k} is try {owner.try_number}, this is try {self.facts.try_number}",
+            )
+        self.log(f"owner {owner.k} came after {self.k} but is not a newer try: owning again")
+        self.own()
+        return False
+
+    def step(self) -> Submitted | Over:
+        """Decide and act until there is a job to wait for or a result to collect. Raises typed errors."""
+        for _ in range(MAX_ROUNDS):
+            newest = self.read_newest()
+            decision = self.decide(newest)
+            if isinstance(decision, Refuse):
+                raise RayJobFailed(decision.failure.reason, failure=decision.failure)
+            self.log(decision.reason)
+            result = self._act(decision, newest)
+            if result is not None:
+                return result
+        raise RayTrainError(
+            f"Nothing could be decided in {MAX_ROUNDS} rounds", known="other processes kept claiming in between"
+        )
+
+    def decide(self, newest: AttemptFacts | None) -> Decision:
+        """The pure decision on what was read."""
+        return decide_submission(
+            self.facts,
+            newest,
+            on_clear=self.request.on_clear,
+            spec_digest=self.request.spec_digest,
+            code_digest=code_digest(self._code()),
+        )
+
+    def read_newest(self) -> AttemptFacts | None:
+        """All facts about the newest claim, or None. "Could not read" raises, it is never "nothing there"."""
+        attempt = self.records.newest_attempt()
+        self._newest = attempt
+        if attempt is None:
+            return None
+        acting, has_final = self.records.owners_since(attempt.claim)
+        return AttemptFacts(
+            claim=attempt.claim,
+            acting_owner=acting,
+            job=self.sight(attempt.claim.submission_id),
+            stops=frozenset(attempt.stops),
+            has_final_stop=has_final,
+            alive=attempt.alive.record if attempt.alive else None,
+            alive_age_s=attempt.alive.age_s if attempt.alive else None,
+            has_manifest=attempt.manifest is not None,
+            outcome=attempt.outcome,
+            collected=attempt.collected.record if attempt.collected else None,
+        )
+
+    def sight(self, job_id: str) -> JobSight:
+        """What the cluster says about a job; only "no usable answer" counts as silent, a refused token raises."""
+        try:
+            job = self.client.get_job(job_id)
+            if job is not None:
+                return JobSeen(job.status)
+            return JobUnknown(self.client.version().session_name)
+        except ClusterUnreachable as error:
+            return ClusterSilent(error.what)
+
+    def _act(self, decision: Decision, newest: AttemptFacts | None) -> Submitted | Over | None:
+        match decision:
+            case Collect() | Finished():
+                self.acted_on(decision.ref, decision.submission_id)
+                return Over(decision.ref, decision.submission_id, decision.reason)
+            case Attach():
+                claim = newest.claim if newest else None
+                self.acted_on(decision.ref, decision.submission_id)
+                return self._submitted(decision, claim)
+            case Repost():
+                self.acted_on(decision.ref, decision.submission_id)
+                claim = newest.claim if newest else None
+                return self._submit(claim, reason=decision.reason) if claim else None
+            case StopThenRestore():
+                if not self._stop(decision):
+                    return None
+                return self._claim_and_submit(decision.next_ref, reason=decision.reason)
+            case Start() | Restore():
+                return self._claim_and_submit(decision.ref, reason=decision.reason)
+        raise AssertionError(decision)
+
+    def acted_on(self, ref: AttemptRef, job_id: str) -> None:
+        """Write the attempt into the own owner record: later tries compare themselves with who acted last."""
+        self.records.update_owner(
+            self._owner_record(self.k).model_copy(update={"acted_on": ref, "submission_id": job_id})
+        )
+
+    def _submitted(self, decision: Attach, claim: ClaimRecord | None) -> Submitted:
+        return Submitted(
+            ref=decision.ref,
+            submission_id=decision.submission_id,
+            session_name=claim.session_name if claim else None,
+            deadline=claim.deadline if claim else None,
+            reason=decision.reason,
+        )
+
+    def _stop(self, decision: StopThenRestore) -> bool:
+        """Stop the live job; False if another owner appeared and all must be decided again."""
+        if not self.is_owner():
+            return False
+        result = stop_attempt(
+            self.records,
+            self.client,
+            ref=decision.ref,
+            submission_id=decision.submission_id,
+            k=self.k,
+            reason=decision.reason,
+        )
+        self.log(result.reason)
+        self._wait_until_over(decision.submission_id)
+        return result.is_sent
+
+    def _wait_until_over(self, job_id: str) -> None:
+        """Give the driver time to complete its records. A PENDING job is not waited for: Ray ignores its stop."""
+        waited = 0.0
+        while waited < STOP_WAIT_S:
+            sight = self.sight(job_id)
+            if not isinstance(sight, JobSeen) or sight.status.is_terminal or sight.status.value == "PENDING":
+                return
+            self.sleep(1.0)
+            waited += 1.0
+        self.log(f"job {job_id} did not end within {STOP_WAIT_S:.0f} s; the next claim fences it")
+
+    def _claim_and_submit(self, ref: AttemptRef, *, reason: str) -> Submitted | None:
+        """Check the restore point before GPUs are taken, claim, submit; None after a lost race."""
+        point = scan_restore_point(self.records, ref=ref, policy=self.request.restore, newest=self._newest)
+        if point is not None:
+            self.log(point.reason)
+            for skipped in point.skipped:
+                self.log(f"checkpoint {skipped.checkpoint} can't be restored: {skipped.why}")
+        now = self.now()
+        timeout_s = self.request.timeout_s
+        claim = ClaimRecord(
+            k=self.k,
+            generation=ref.generation,
+            attempt=ref.attempt,
+            submission_id=submission_id(self.request.uri, self.request.key, ref),
+            address=str(self.client.address),
+            session_name=self.client.version().session_name,
+            try_number=self.facts.try_number,
+            intent=reason,
+            restore_policy=self.request.restore,
+            checkpoint_seen=point.candidate.name if point and point.candidate else None,
+            spec_digest=self.request.spec_digest,
+            code_digest=code_digest(self._code()),
+            deadline=now + timedelta(seconds=timeout_s) if timeout_s else None,
+            created_at=now,
+        )
+        if not self.records.create_claim(claim):
+            self.log(f"another process claimed {ref} first: deciding again")
+            self.is_owner()
+            return None
+        # Claiming counts as acting, so the own owner record needs no update here.
+        return self._submit(claim, reason=reason)
+
+    def _submit(self, claim: ClaimRecord, *, reason: str) -> Submitted | None:
+        spec = JobSpec(
+            experiment_uri=self.request.uri,
+            storage=self.request.storage,
+            ref=claim.ref,
+            k=claim.k,
+            submission_id=claim.submission_id,
+            restore=claim.restore_policy,
+            deadline=claim.deadline,
+            training=self.request.training,
+            timings=self.request.timings,
+        )
+        code, runtime = self._code(), runtime_package(spec)
+        job = JobRequest(
+            submission_id=claim.submission_id,
+            entrypoint=self.request.command,
+            metadata=self._metadata(claim),
+            runtime_env=runtime_env(self.request.runtime_env, spec=spec, runtime=runtime, code=code),
+            entrypoint_num_cpus=self.request.entrypoint_num_cpus,
+            entrypoint_num_gpus=self.request.entrypoint_num_gpus,
+            entrypoint_resources=self.request.entrypoint_resources,
+        )
+        packages = [p for p in (runtime, code) if p is not None]
+        try:
+            outcome = self.client.submit_or_find(job, packages=packages, before_post=self._check_before_post)
+        except _OwnedAgain:
+            return None
+        self.log(outcome.reason)
+        return Submitted(claim.ref, claim.submission_id, claim.session_name, claim.deadline, reason)
+
+    def _check_before_post(self) -> None:
+        """Between claim and every POST: a newer owner means no POST."""
+        if not self.is_owner():
+            raise _OwnedAgain
+
+    def _metadata(self, claim: ClaimRecord) -> dict[str, str]:
+        key = self.request.key
+        return {
+            "airflow_dag_id": key.dag_id,
+            "airflow_run_id": key.run_id,
+            "airflow_task_id": key.task_id,
+            "airflow_map_index": str(key.map_index),
+            "experiment": self.request.uri,
+            "attempt": str(claim.ref),
+        }
+
+    def _code(self) -> Package | None:
+        if self._packed is None:
+            self._packed = (code_package(self.request.working_dir, dag_folder=self.request.dag_folder),)
+        return self._packed[0]

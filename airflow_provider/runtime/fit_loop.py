@@ -1,0 +1,152 @@
+"""Fits, and fits again within the same job while the failure is the cluster's: Ray gives such errors no retry.
+
+Before each fit the restore point is resolved anew and the manifest written: a refit goes on from the last commit.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from airflow_provider.core import layout
+from airflow_provider.core.failure import Failure
+from airflow_provider.core.fit_rules import decide_refit
+from airflow_provider.core.job import JobSpec
+from airflow_provider.core.manifest import parse_manifest
+from airflow_provider.core.records import AliveRecord, Phase, RestartEntry, RestorePolicy
+from airflow_provider.runtime.ending import Ending
+from airflow_provider.runtime.failures import ended_by_rule, failure_of
+from airflow_provider.runtime.recorder import complete_quietly
+from airflow_provider.runtime.reservations import release_reservation
+from airflow_provider.runtime.restoring import EarlierAttempt, Resolved, read_attempts, resolve
+from airflow_provider.runtime.scribe import Scribe, utc_now
+from airflow_provider.runtime.speech import say
+from airflow_provider.runtime.storage import ExperimentStore, patiently
+from airflow_provider.runtime.trainings import Training
+
+_STORE_PATIENCE_S = 120.0
+
+
+@dataclass
+class FitLoop:
+    """One attempt's fits."""
+
+    store: ExperimentStore
+    spec: JobSpec
+    scribe: Scribe
+    ending: Ending
+    training: Training
+    ray_version: str
+
+    def run(self) -> Failure | None:
+        """Fit until done. None is success, a failure is final for this job."""
+        barren = 0
+        for fit in range(1, self.spec.training.failure.max_refits + 2):
+            self.ending.facts.num_fits = fit
+            before = self._own_commits()
+            error = self._fit(fit)
+            if error is None:
+                return None
+            failure = failure_of(error)
+            commits = self._own_commits() - before
+            barren = 0 if commits > 0 else barren + 1
+            verdict = decide_refit(
+                failure,
+                fits_done=fit,
+                fits_without_commit=barren,
+                was_ended_by_rule=ended_by_rule(error) is not None,
+                config=self.spec.training.failure,
+            )
+            say(f"fit {fit} ended after {commits} commits: {failure.reason} [{failure.kind.value}]; {verdict.reason}")
+            if not verdict.refits:
+                return failure
+            self._note(failure, verdict.reason, commits)
+            time.sleep(self.spec.timings.refit_backoff_s * barren if barren else self.spec.timings.refit_backoff_s)
+        return failure
+
+    def _fit(self, fit: int) -> BaseException | None:
+        self.scribe.enter(Phase.RESTORING)
+        attempts = patiently(lambda: read_attempts(self.store, self.spec.ref, say=say), for_s=_STORE_PATIENCE_S)
+        resolved = patiently(lambda: self._resolve(attempts), for_s=_STORE_PATIENCE_S)
+        say(resolved.point.reason)
+        patiently(lambda: self._write_start(resolved, fit), for_s=_STORE_PATIENCE_S)
+        if fit == 1:
+            self._plan_completion(attempts)
+        if isinstance(self.spec.training.scaling.num_workers, tuple):
+            self._release(fit, attempts)
+        candidate = resolved.point.candidate
+        self.ending.facts.restored = resolved.checkpoint
+        self.scribe.begin_fit(parent=resolved.checkpoint, metrics=dict(candidate.metrics) if candidate else None)
+        try:
+            self.training.fit(resolved.point, attempts=[a.checkpoints for a in attempts], fit=fit)
+        except Exception as error:  # process edge: a fit raises whatever Ray or the user's code raised
+            return error
+        finally:
+            self.scribe.settle()
+        return None
+
+    def _resolve(self, attempts: list[EarlierAttempt]) -> Resolved:
+        policy = self.spec.restore
+        own = f"attempts/{self.spec.ref.attempt:06d}/"
+        if any(name.startswith(own) for a in attempts for name in a.recorded_names | _listed(a)):
+            # A refit goes on from this attempt's own commits, wherever the attempt itself began.
+            policy = RestorePolicy(mode="latest", on_corrupt=policy.on_corrupt)
+        return resolve(self.store, self.spec.ref, policy=policy, attempts=attempts, say=say)
+
+    def _write_start(self, resolved: Resolved, fit: int) -> None:
+        g, n = self.spec.ref.rank
+        is_fenced = self.training.is_fenced or self._is_v1
+        if fit == 1:
+            self.store.write_record(layout.restored(g, n), resolved.record(fit=fit, fenced=is_fenced))
+        body = resolved.manifest.body(ray_version=self.ray_version)
+        self.store.write(layout.manifest(g, n), body)
+        if not is_fenced:
+            self.store.write(layout.published_manifest(g), body)
+
+    @property
+    def _is_v1(self) -> bool:
+        """V1 is not fenced, but its manifest is ours and lies in the attempt's folder."""
+        return self.spec.training.train_version.value == "v1"
+
+    def _plan_completion(self, attempts: list[EarlierAttempt]) -> None:
+        """Records that earlier attempts could not write are completed while this one trains."""
+        writer = f"{self.spec.ref.attempt:06d}"
+        for earlier in attempts:
+            manifest = earlier.checkpoints.manifest
+            if earlier.ref == self.spec.ref or manifest is None:
+                continue
+            known = earlier.recorded_names
+
+            def complete(earlier: EarlierAttempt = earlier, known: frozenset[str] = known) -> None:
+                assert earlier.checkpoints.manifest is not None
+                complete_quietly(
+                    self.store, earlier.ref, manifest=earlier.checkpoints.manifest, known=known, writer=writer
+                )
+
+            self.scribe.afterthoughts.append(complete)
+
+    def _release(self, fit: int, attempts: list[EarlierAttempt]) -> None:
+        if fit > 1:
+            release_reservation(self.scribe.train_run_id)
+            return
+        for earlier in attempts[-3:]:
+            if earlier.ref != self.spec.ref:
+                alive = self.store.read_record(AliveRecord, layout.alive(*earlier.ref.rank))
+                release_reservation(alive.train_run_id if alive else "")
+
+    def _own_commits(self) -> int:
+        body = patiently(
+            lambda: self.store.read(layout.manifest(*self.spec.ref.rank)), for_s=_STORE_PATIENCE_S
+        )
+        own = f"attempts/{self.spec.ref.attempt:06d}/"
+        listed = [n for n in parse_manifest(body, key="manifest").names if n.startswith(own)] if body else []
+        return max(len(listed), self.scribe.progress.num_commits)
+
+    def _note(self, failure: Failure, decision: str, commits: int) -> None:
+        entry = RestartEntry(failure=failure, decision=decision, at=utc_now(), commits_before=commits)
+        self.scribe.note_restart(entry)
+
+
+def _listed(attempt: EarlierAttempt) -> frozenset[str]:
+    manifest = attempt.checkpoints.manifest
+    return frozenset(manifest.names) if manifest else frozenset()

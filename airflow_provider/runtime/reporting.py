@@ -1,0 +1,165 @@
+"""Our ears and our one veto inside the Ray Train controller and its workers.
+
+Runs in processes that belong to Ray: nothing here may raise or block, but for the veto. Ray calls the state hook up to
+70,000 times a second while it waits for nodes, so an unchanged phase returns at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from ray.train.v2._internal.execution.callback import (
+    ControllerCallback,
+    ReportCallback,
+    WorkerCallback,
+    WorkerGroupCallback,
+)
+
+from airflow_provider.core.errors import RayJobFailed
+from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.fit_rules import SeenFailure, decide_fit_failure
+from airflow_provider.core.records import Phase
+from airflow_provider.core.spec import FailureConfig
+from airflow_provider.core.strict_json import bounded_metrics
+from airflow_provider.runtime.events import (
+    CommitEvent,
+    FailureEvent,
+    PhaseEvent,
+    ReportEvent,
+    StartEvent,
+    append_event,
+)
+from airflow_provider.runtime.exceptions import classify_exception
+from airflow_provider.runtime.plain_metrics import to_plain
+
+logger = logging.getLogger(__name__)
+
+PHASES: Mapping[str, Phase] = {
+    "INITIALIZING": Phase.WAITING,
+    "SCHEDULING": Phase.WAITING,
+    "RESCHEDULING": Phase.WAITING,
+    "RESIZING": Phase.WAITING,
+    "RUNNING": Phase.TRAINING,
+    "PREEMPTING": Phase.TRAINING,
+    "RESTARTING": Phase.LOST,
+    "SHUTTING_DOWN": Phase.FINISHING,
+    "ERRORED": Phase.FINISHING,
+    "FINISHED": Phase.FINISHING,
+    "ABORTED": Phase.FINISHING,
+}
+
+
+class FitEnded(RayJobFailed):
+    """Our rule ended the fit: `failure` says why. Ray turns it into a ControllerError, which it never retries."""
+
+
+class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, WorkerCallback):  # type: ignore[misc]
+    """Tells the driver what happens, and ends a fit that can't succeed. Pickled into the controller and the workers."""
+
+    def __init__(self, events_path: str, *, run_folder: str, failure_config: FailureConfig) -> None:
+        """`run_folder` is Ray's run directory on the filesystem: checkpoint names are relative to it."""
+        self.events_path, self.run_folder, self.failure_config = events_path, run_folder, failure_config
+        self._phase: Phase | None = None
+        self._awaits_first_report = True
+        self._num_commits = 0
+        self._seen: list[SeenFailure] = []
+        self._pending: Failure | None = None
+
+    # --- controller ---------------------------------------------------------------------------------------------
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Tell the train run's id."""
+        self._tell(lambda at: StartEvent(at=at, train_run_id=str(getattr(train_run_context, "run_id", ""))))
+        self._enter(Phase.WAITING)
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        """Tell a new phase, and the failure behind it."""
+        if current_state is previous_state:
+            return
+        with _swallowed("state update"):
+            phase = PHASES.get(current_state._state_type.name)
+            if phase is not None:
+                self._enter(phase)
+            error = getattr(current_state, "training_failed_error", None)
+            if error is not None and error is not getattr(previous_state, "training_failed_error", None):
+                self._tell_failure(error, decision=f"Ray: {current_state._state_type.name.lower()}")
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        """Tell a commit: Ray has written its manifest before it calls this."""
+        with _swallowed("report"):
+            strict, _ = bounded_metrics(training_report.metrics or {})
+            if self._awaits_first_report:
+                self._awaits_first_report = False
+                self._tell(lambda at: ReportEvent(at=at, metrics=strict))
+            if training_report.checkpoint is not None:
+                self._num_commits += 1
+                name = str(training_report.checkpoint.path).removeprefix(self.run_folder + "/")
+                self._tell(lambda at: CommitEvent(at=at, checkpoint=name, metrics=strict))
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        """Note why a worker group failed; Ray shows the decision hook no error."""
+        if worker_group_status.errors:
+            with _swallowed("poll"):
+                self._pending = classify_exception(worker_group_status.get_worker_group_error())
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        """New workers: their first report proves what they restored."""
+        self._awaits_first_report = True
+
+    def before_controller_execute_failure_decision(self, failure_decision: Any) -> None:
+        """The veto: raising here ends the fit, since Ray gives a callback's error no retry."""
+        failure, self._pending = self._pending, None
+        if failure is None:
+            return
+        self._seen.append(SeenFailure(failure, self._num_commits))
+        verdict = decide_fit_failure(self._seen, config=self.failure_config)
+        if verdict.ends and verdict.failure is not None:
+            ended = verdict.failure
+            self._tell(lambda at: FailureEvent(at=at, failure=ended, decision=f"ended the fit: {verdict.reason}"))
+            raise FitEnded("The fit was ended", known=verdict.reason, failure=ended)
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def after_init_train_context(self) -> None:
+        """Make `ray.train.report` of this worker accept numpy and torch scalars: Ray's manifest can't hold them."""
+        with _swallowed("worker start"):
+            from ray.train.v2._internal.execution.context import get_train_context
+
+            context = get_train_context()
+            report: Callable[..., Any] = context.report
+
+            def report_plain(metrics: dict[str, Any], *args: Any, **options: Any) -> Any:
+                return report(to_plain(metrics), *args, **options)
+
+            context.report = report_plain
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self._phase:
+            self._phase = phase
+            self._tell(lambda at: PhaseEvent(at=at, phase=phase))
+
+    def _tell_failure(self, error: BaseException, *, decision: str) -> None:
+        if isinstance(getattr(error, "controller_failure", None), FitEnded):
+            return  # told already, with the rule's reason
+        failure = classify_exception(error)
+        if failure.kind is FailureKind.SUPERSEDED:
+            decision += " (a newer attempt holds the claim)"
+        self._tell(lambda at: FailureEvent(at=at, failure=failure, decision=decision))
+
+    def _tell(self, event: Callable[[datetime], Any]) -> None:
+        with _swallowed("event"):
+            append_event(self.events_path, event(datetime.now(timezone.utc)))
+
+
+@contextlib.contextmanager
+def _swallowed(what: str) -> Any:
+    try:
+        yield
+    except Exception:  # process edge: an error of ours must never end somebody's training
+        logger.exception("The provider's %s hook failed; training goes on", what)

@@ -1,0 +1,243 @@
+"""Finds the restore point after the claim exists: reads what earlier attempts left, verifies, rolls back, quarantines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from airflow_provider.core import layout
+from airflow_provider.core.errors import RecordUnreadable
+from airflow_provider.core.manifest import Manifest, parse_manifest
+from airflow_provider.core.records import (
+    AttemptRef,
+    CheckpointEntry,
+    CheckpointFile,
+    OutcomeRecord,
+    QuarantineRecord,
+    RecordSegment,
+    RestoredRecord,
+    RestorePolicy,
+    SkippedCheckpoint,
+)
+from airflow_provider.core.restore import (
+    AttemptCheckpoints,
+    Candidate,
+    RestorePoint,
+    Verdict,
+    candidates,
+    conclude,
+    start_manifest,
+    verify,
+)
+from airflow_provider.runtime.recorder import ETAGS_PER_CHECKPOINT
+from airflow_provider.runtime.storage import ExperimentStore
+
+_READERS = 8
+_MAX_NAMED = 100
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class EarlierAttempt:
+    """What one attempt of this generation left in the bucket."""
+
+    ref: AttemptRef
+    checkpoints: AttemptCheckpoints
+    outcome: OutcomeRecord | None
+    folders: tuple[str, ...]
+    """Checkpoint folders that are there, relative to the generation's folder."""
+    is_fenced: bool
+
+    @property
+    def recorded_names(self) -> frozenset[str]:
+        """Checkpoints that records know."""
+        return frozenset(entry.checkpoint for entry in self.checkpoints.recorded)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Where this fit starts, and the manifest that tells Ray so."""
+
+    point: RestorePoint
+    manifest: Manifest
+    uncommitted: tuple[str, ...] = ()
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Name of the restored checkpoint, relative to the generation's folder."""
+        return self.point.candidate.name if self.point.candidate else None
+
+    def record(self, *, fit: int, fenced: bool) -> RestoredRecord:
+        """What `restored.json` says."""
+        candidate = self.point.candidate
+        return RestoredRecord(
+            checkpoint=self.checkpoint,
+            from_attempt=_attempt_of(candidate) if candidate else None,
+            reason=self.point.reason,
+            metrics=dict(candidate.metrics) if candidate else {},
+            skipped=self.point.skipped,
+            uncommitted=self.uncommitted,
+            fit=fit,
+            fenced=fenced,
+            created_at=datetime.now(timezone.utc),
+        )
+
+
+def _attempt_of(candidate: Candidate) -> int | None:
+    parts = candidate.name.split("/")
+    if parts[0] == "attempts" and len(parts) > 2 and parts[1].isdigit():
+        return int(parts[1])
+    return candidate.listed_by.attempt if candidate.listed_by else None
+
+
+def read_attempts(store: ExperimentStore, ref: AttemptRef, *, say: Say) -> list[EarlierAttempt]:
+    """All attempts of the generation up to and with `ref`, oldest first; one without records and manifest as well."""
+    names = store.folders(f"{layout.generation(ref.generation)}/attempts")
+    numbers = sorted(int(n) for n in names if n.isdigit() and int(n) <= ref.attempt)
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(lambda n: _read_attempt(store, ref.generation, n, say=say), numbers))
+
+
+def _read_attempt(store: ExperimentStore, g: int, n: int, *, say: Say) -> EarlierAttempt:
+    restored = store.read_record(RestoredRecord, layout.restored(g, n))
+    is_fenced = restored is None or restored.fenced
+    key = layout.manifest(g, n) if is_fenced else layout.published_manifest(g)
+    body = store.read(key)
+    own = [f"attempts/{n:06d}/{name}" for name in store.folders(layout.attempt(g, n)) if name != "records"]
+    plain = [] if is_fenced else [f for f in store.folders(layout.generation(g)) if f not in ("attempts", "quarantine")]
+    ref = AttemptRef(generation=g, attempt=n)
+    return EarlierAttempt(
+        ref=ref,
+        checkpoints=AttemptCheckpoints(
+            ref=ref,
+            manifest=None if body is None else parse_manifest(body, key=key),
+            recorded=tuple(_recorded(store, g, n, say=say)),
+        ),
+        outcome=store.read_record(OutcomeRecord, layout.outcome(g, n)),
+        folders=(*own, *plain),
+        is_fenced=is_fenced,
+    )
+
+
+def _recorded(store: ExperimentStore, g: int, n: int, *, say: Say) -> Iterable[CheckpointEntry]:
+    for name in store.names(layout.segments(g, n).rstrip("/")):
+        key = layout.segments(g, n) + name
+        try:
+            segment = store.read_record(RecordSegment, key)
+        except RecordUnreadable as error:
+            # The manifest is the log; without this segment its checkpoints are only verified less closely.
+            say(f"warning: {error}")
+            continue
+        yield from segment.checkpoints if segment else ()
+
+
+def read_quarantine(store: ExperimentStore, generation: int) -> frozenset[str]:
+    """Checkpoints that must not be restored, by name relative to the generation's folder."""
+    folder = f"{layout.generation(generation)}/quarantine"
+    records = (store.read_record(QuarantineRecord, f"{folder}/{name}") for name in store.names(folder))
+    return frozenset(r.checkpoint for r in records if r is not None and r.released_by is None)
+
+
+def resolve(
+    store: ExperimentStore, ref: AttemptRef, *, policy: RestorePolicy, attempts: Sequence[EarlierAttempt], say: Say
+) -> Resolved:
+    """The newest (or best, or named) committed checkpoint whose files are there. Raises where going on would lose one."""
+    known = [a.checkpoints for a in attempts]
+    quarantined = read_quarantine(store, ref.generation)
+    names = {name for a in known for name in _names(a)}
+    folders = {folder for a in attempts for folder in a.folders}
+    on_disk = frozenset(n for n in names if _folder_of(n) in folders)
+    # Retired and gone is what retention leaves behind: pruned, not corrupt.
+    ranked = [
+        c
+        for c in candidates(known, policy=policy, quarantined=quarantined)
+        if not (c.is_retired and c.name not in on_disk)
+    ]
+    skipped: list[SkippedCheckpoint] = []
+    chosen, verdict = _first_usable(store, ref, ranked, skipped, policy=policy)
+    for bad in skipped:
+        _quarantine(store, ref, bad)
+        say(f"checkpoint {bad.checkpoint} is in quarantine: {bad.why}")
+    considered = ranked if policy.mode != "explicit" else []
+    point = conclude(chosen, verdict=verdict, considered=considered, skipped=skipped, attempts=known, policy=policy)
+    committed = {_folder_of(n) for n in names}
+    return Resolved(
+        point=point,
+        manifest=start_manifest(known, point=point, on_disk=on_disk, quarantined=quarantined),
+        uncommitted=tuple(sorted(f for f in folders if f not in committed and not _is_copy(f)))[:_MAX_NAMED],
+    )
+
+
+def _names(attempt: AttemptCheckpoints) -> Iterable[str]:
+    if attempt.manifest is not None:
+        yield from attempt.manifest.names
+    yield from (entry.checkpoint for entry in attempt.recorded)
+
+
+def _folder_of(name: str) -> str:
+    """The folder that a listing shows for a checkpoint; a name may be nested deeper."""
+    parts = name.split("/")
+    return "/".join(parts[:3]) if parts[0] == "attempts" else parts[0]
+
+
+def _is_copy(folder: str) -> bool:
+    return folder.rpartition("/")[2].startswith(_COPY)
+
+
+_COPY = "restored-from-"
+
+
+def _first_usable(
+    store: ExperimentStore,
+    ref: AttemptRef,
+    ranked: Sequence[Candidate],
+    skipped: list[SkippedCheckpoint],
+    *,
+    policy: RestorePolicy,
+) -> tuple[Candidate | None, Verdict | None]:
+    for candidate in ranked:
+        folder = f"{layout.generation(ref.generation)}/{candidate.name}"
+        found = store.files(folder)
+        if candidate.is_retired and not found:
+            continue  # pruned
+        verdict = verify(candidate, _with_expected_etags(store, folder, candidate, found))
+        if verdict.is_usable and candidate.is_retired:
+            candidate, verdict = _copied(store, ref, candidate)
+        if verdict.is_usable:
+            return candidate, verdict
+        skipped.append(SkippedCheckpoint(checkpoint=candidate.name, why=verdict.why))
+        if policy.on_corrupt == "fail":
+            break
+    return None, None
+
+
+def _with_expected_etags(
+    store: ExperimentStore, folder: str, candidate: Candidate, found: Sequence[CheckpointFile]
+) -> Sequence[CheckpointFile]:
+    """Etags only of the files whose etag was recorded: each costs a request."""
+    tagged = {f.key for f in candidate.expected or () if f.etag}
+    first = [f for f in found if f.key in tagged]
+    rest = [f for f in found if f.key not in tagged]
+    return [*store.with_etags(folder, first, limit=ETAGS_PER_CHECKPOINT), *rest]
+
+
+def _copied(store: ExperimentStore, ref: AttemptRef, candidate: Candidate) -> tuple[Candidate, Verdict]:
+    """A copy inside the own attempt: an older driver, frozen between its check and its delete, can't reach it."""
+    generation = layout.generation(ref.generation)
+    target = f"attempts/{ref.attempt:06d}/{_COPY}{candidate.name.replace('/', '~')}"
+    before = store.files(f"{generation}/{candidate.name}")
+    store.copy_folder(f"{generation}/{candidate.name}", f"{generation}/{target}")
+    # A copy may have another etag (multipart objects do): sizes and names decide.
+    expected = tuple(f.model_copy(update={"etag": ""}) for f in candidate.expected or before)
+    copy = replace(candidate, name=target, is_retired=False, expected=expected)
+    verdict = verify(copy, store.files(f"{generation}/{target}"))
+    return copy, replace(verdict, why=f"a copy of retired {candidate.name}, {verdict.why}")
+
+
+def _quarantine(store: ExperimentStore, ref: AttemptRef, bad: SkippedCheckpoint) -> None:
+    record = QuarantineRecord(
+        checkpoint=bad.checkpoint, reason=bad.why, attempt=ref.attempt, created_at=datetime.now(timezone.utc)
+    )
+    store.write_record(layout.quarantine(ref.generation, bad.checkpoint), record)

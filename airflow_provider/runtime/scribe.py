@@ -1,0 +1,184 @@
+"""The driver's memory: a thread that reads the controller's events, prints them, writes records and signs of life."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_provider.core import layout
+from airflow_provider.core.errors import RayTrainError
+from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.fit_rules import RestoreProof, prove_restore
+from airflow_provider.core.job import JobSpec
+from airflow_provider.core.manifest import parse_manifest
+from airflow_provider.core.records import AliveRecord, Phase
+from airflow_provider.runtime.events import (
+    CommitEvent,
+    Event,
+    EventReader,
+    FailureEvent,
+    PhaseEvent,
+    ReportEvent,
+    StartEvent,
+)
+from airflow_provider.runtime.progress import Progress
+from airflow_provider.runtime.recorder import Recorder
+from airflow_provider.runtime.speech import say, shown_metrics
+from airflow_provider.runtime.storage import ExperimentStore
+
+_TICK_S = 0.5
+
+
+def utc_now() -> datetime:
+    """The driver's clock."""
+    return datetime.now(timezone.utc)
+
+
+class Scribe:
+    """Owns progress, recorder and `alive.json` of one attempt. Store errors are tried again at the next tick."""
+
+    def __init__(self, store: ExperimentStore, spec: JobSpec, *, run_uid: str, events_path: str) -> None:
+        """`on_fatal` is set by the driver before `start`."""
+        self.store, self.spec, self.run_uid = store, spec, run_uid
+        self.events = EventReader(events_path)
+        self.recorder = Recorder(store, spec.ref)
+        self.progress = Progress(phase=Phase.STARTING, phase_since=utc_now())
+        self.proof: RestoreProof | None = None
+        self.train_run_id = ""
+        self.last_failure: Failure | None = None
+        self.on_fatal: Callable[[Failure], None] = lambda failure: None
+        self.afterthoughts: list[Callable[[], None]] = []
+        """Slow work that may wait until training runs, for example completing older attempts' records."""
+        self._base: Mapping[str, Any] | None = None
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._last_alive = 0.0
+        self._alive_phase: Phase | None = None
+
+    def start(self) -> None:
+        """Write the first sign of life, which must succeed, and start the thread."""
+        self.write_alive()
+        threading.Thread(target=self._run, name="scribe", daemon=True).start()
+
+    def enter(self, phase: Phase) -> None:
+        """The driver itself changes phase."""
+        self.progress = self.progress.entered(phase, utc_now())
+        self._wake.set()
+
+    def begin_fit(self, *, parent: str | None, metrics: Mapping[str, Any] | None) -> None:
+        """A fit starts from `parent`; its first report must not lie before `metrics`."""
+        with self._lock:
+            self.recorder.parent, self._base, self.last_failure = parent, metrics, None
+            self.progress = replace(self.progress.entered(Phase.WAITING, utc_now()), trained_since_commit_s=0.0)
+
+    def settle(self, *, timeout_s: float = 10.0) -> bool:
+        """Take in and write what the controller left; true if everything is in the bucket."""
+        if not self._lock.acquire(timeout=timeout_s):
+            return False
+        try:
+            self._take_new()
+            self.recorder.flush(is_final=True)
+        except RayTrainError:
+            return False
+        finally:
+            self._lock.release()
+        return True
+
+    def write_alive(self) -> None:
+        """Write `alive.json`."""
+        progress = self.progress
+        record = AliveRecord(
+            run_uid=self.run_uid,
+            phase=progress.phase,
+            phase_since=progress.phase_since,
+            wanted_workers=self.spec.training.scaling.wanted_workers,
+            num_commits=progress.num_commits,
+            last_commit_at=progress.last_commit_at,
+            last_checkpoint=progress.last_checkpoint,
+            last_metrics=dict(progress.last_metrics),
+            num_restarts=progress.num_restarts,
+            train_run_id=self.train_run_id,
+            written_at=utc_now(),
+        )
+        self._last_alive, self._alive_phase = time.monotonic(), progress.phase
+        self.store.write_record(layout.alive(*self.spec.ref.rank), record)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(_TICK_S)
+            self._wake.clear()
+            for step in (self._tick_alive, self._tick_events, self._tick_afterthought):
+                try:
+                    step()
+                except RayTrainError:
+                    continue  # the store is away: training goes on, and the next tick tries again
+                except Exception as error:  # process edge: a thread that dies in silence would end all records
+                    say(f"warning: recording failed ({type(error).__name__}: {error}); training goes on")
+
+    def _tick_alive(self) -> None:
+        is_due = time.monotonic() - self._last_alive >= self.spec.timings.alive_s
+        if is_due or self._alive_phase is not self.progress.phase:
+            self.write_alive()
+
+    def _tick_events(self) -> None:
+        with self._lock:
+            self._take_new()
+            overdue = self.progress.overdue(self.spec.timings, now=utc_now())
+            if overdue is not None and self._is_really_overdue(overdue):
+                self.on_fatal(overdue)
+            self.recorder.flush()
+
+    def _tick_afterthought(self) -> None:
+        if self.afterthoughts and self.progress.phase is Phase.TRAINING:
+            self.afterthoughts.pop(0)()
+
+    def _is_really_overdue(self, failure: Failure) -> bool:
+        """Events may be lost with the controller; the manifest is the log."""
+        if failure.kind is not FailureKind.STALLED:
+            return True
+        key = layout.manifest(*self.spec.ref.rank)
+        body = self.store.read(key)
+        own = f"attempts/{self.spec.ref.attempt:06d}/"
+        names = [n for n in parse_manifest(body, key=key).names if n.startswith(own)] if body else []
+        if set(names) <= self.recorder.recorded:
+            return True
+        self.recorder.recorded.update(names)
+        self.progress = replace(self.progress, last_commit_at=utc_now(), trained_since_commit_s=0.0)
+        return False
+
+    def _take_new(self) -> None:
+        events = self.events.read_new()
+        for event in events:
+            self.progress = self.progress.after(event)
+            self._note(event)
+        self.recorder.take(events)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, CommitEvent):
+            self._base = event.metrics
+            where = f"{shown_metrics(event.metrics)} ({event.checkpoint})"
+            say(f"checkpoint {self.progress.num_commits} committed: {where}")
+        elif isinstance(event, FailureEvent):
+            self.last_failure = event.failure
+            say(f"failure: {event.failure.reason} [{event.failure.kind.value}]; {event.decision}")
+        elif isinstance(event, PhaseEvent):
+            say(f"phase {event.phase.value}")
+        elif isinstance(event, StartEvent):
+            self.train_run_id = event.train_run_id
+        elif isinstance(event, ReportEvent) and self._base is not None:
+            self._prove(prove_restore(self._base, event.metrics, declared=self.spec.training.progress_metric))
+
+    def _prove(self, proof: RestoreProof) -> None:
+        if self.proof is None or self.proof.proven != "no":
+            self.proof = proof
+        if proof.proven == "yes":
+            say(f"restore proven: {proof.reason}")
+        elif proof.proven == "no" and not proof.is_declared:
+            say(f"warning: {proof.reason}; declare progress_metric to fail such a run")
+        elif proof.proven == "no":
+            reason = f"{proof.reason}; the training loop must load ray.train.get_checkpoint()"
+            self.on_fatal(Failure(kind=FailureKind.USER, reason=reason))

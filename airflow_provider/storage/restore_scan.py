@@ -1,0 +1,116 @@
+"""Find the restore point from the Airflow side, before GPUs are taken: reads one manifest and lists one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from airflow_provider.core import layout
+from airflow_provider.core.manifest import Manifest, parse_manifest
+from airflow_provider.core.records import (
+    AttemptRef,
+    CheckpointEntry,
+    CheckpointFile,
+    RestorePolicy,
+    SkippedCheckpoint,
+)
+from airflow_provider.core.restore import (
+    AttemptCheckpoints,
+    Candidate,
+    RestorePoint,
+    Verdict,
+    candidates,
+    conclude,
+    verify,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords
+
+
+def scan_restore_point(
+    records: ExperimentRecords, *, ref: AttemptRef, policy: RestorePolicy, newest: AttemptRecords | None = None
+) -> RestorePoint | None:
+    """Where attempt `ref` would restore from, or None for the first attempt of a generation.
+
+    The driver resolves again after its claim; this look finds what can't work before anything is claimed. Raises
+    NoUsableCheckpoint, RecordUnreadable and the store's errors: "could not read" is never "nothing there". `newest` is
+    the newest attempt's folder where the caller has just read it.
+    """
+    if ref.attempt == 1:
+        return None
+    attempts = _attempts(records, ref, newest)
+    quarantined = active_quarantine(records, ref.generation)
+    considered = candidates(attempts, policy=policy, quarantined=quarantined)
+    skipped: list[SkippedCheckpoint] = []
+    chosen: Candidate | None = None
+    verdict: Verdict | None = None
+    for candidate in considered:
+        files = _files(records, ref.generation, candidate.name)
+        verdict = verify(_with_record(records, ref, candidate), files)
+        if verdict.is_usable:
+            chosen = candidate
+            break
+        skipped.append(SkippedCheckpoint(checkpoint=candidate.name, why=verdict.why))
+    return conclude(chosen, verdict=verdict, considered=considered, skipped=skipped, attempts=attempts, policy=policy)
+
+
+def active_quarantine(records: ExperimentRecords, generation: int) -> frozenset[str]:
+    """Checkpoints of a generation that must not be restored."""
+    return frozenset(name for name, q in records.quarantined(generation).items() if q.released_by is None)
+
+
+def read_manifest(
+    records: ExperimentRecords, ref: AttemptRef, *, known: AttemptRecords | None = None
+) -> Manifest | None:
+    """An attempt's manifest, parsed. Raises RecordUnreadable when it is torn."""
+    stored = known.manifest if known is not None and known.ref == ref else records.manifest(ref)
+    if stored is None:
+        return None
+    return parse_manifest(stored.body, key=layout.manifest(ref.generation, ref.attempt))
+
+
+def _attempts(records: ExperimentRecords, ref: AttemptRef, newest: AttemptRecords | None) -> list[AttemptCheckpoints]:
+    """Older attempts, newest first, down to the first one with a manifest: it lists what the older ones committed.
+
+    Without any manifest all attempts are read, with their records.
+    """
+    found: list[AttemptCheckpoints] = []
+    for number in range(ref.attempt - 1, 0, -1):
+        older = AttemptRef(generation=ref.generation, attempt=number)
+        manifest = read_manifest(records, older, known=newest)
+        found.append(AttemptCheckpoints(ref=older, manifest=manifest))
+        if manifest is not None:
+            return found
+    return [
+        AttemptCheckpoints(
+            ref=a.ref, recorded=tuple(e for s in records.segments(a.ref).values() for e in s.checkpoints)
+        )
+        for a in found
+    ]
+
+
+def _files(records: ExperimentRecords, generation: int, name: str) -> Iterator[CheckpointFile]:
+    prefix = f"{layout.generation(generation)}/{name}/"
+    for info in records.store.list(prefix):
+        if not info.key.endswith("/"):
+            yield CheckpointFile(key=info.key.removeprefix(prefix), size=info.size, etag=info.etag)
+
+
+def _with_record(records: ExperimentRecords, ref: AttemptRef, candidate: Candidate) -> Candidate:
+    """The candidate with its recorded file list, read from the newest segments of the attempt that reported it."""
+    if candidate.expected is not None:
+        return candidate
+    parsed = layout.parse_attempt(f"{layout.generation(ref.generation)}/{candidate.name}/")
+    if parsed is None:
+        return candidate
+    owner = AttemptRef(generation=parsed[0], attempt=parsed[1])
+    for segment in records.segments_newest_first(owner):
+        entry = _entry(segment.checkpoints, candidate.name)
+        if entry is not None and entry.files:
+            return Candidate(candidate.name, candidate.metrics, candidate.listed_by, entry.files, candidate.is_retired)
+    return candidate
+
+
+def _entry(entries: tuple[CheckpointEntry, ...], name: str) -> CheckpointEntry | None:
+    return next((e for e in reversed(entries) if e.checkpoint == name), None)

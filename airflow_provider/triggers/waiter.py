@@ -1,0 +1,185 @@
+"""Follow one job until it ends, is lost, or its time is up; and stream its log meanwhile.
+
+One coroutine for both modes. It polls by id only, never blocks its loop (the bucket is read in threads), and treats
+silence as silence: training goes on while the dashboard, the network or the store is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+
+from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
+from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable, NotARayDashboard, RayTrainError
+from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll
+
+if TYPE_CHECKING:
+    from airflow_provider.client.jobs_client import AsyncJobsClient
+    from airflow_provider.storage.experiment_records import ExperimentRecords
+
+MAX_AUTH_FAILURES = 3
+"""Refused polls in a row before the wait ends: a rotated token is read anew each time."""
+LOG_END_WAIT_S = 15.0
+"""How long the log's last lines may take after the job has ended."""
+
+
+@dataclass(frozen=True)
+class Following:
+    """Which job is followed, and how long."""
+
+    ref: AttemptRef
+    submission_id: str
+    session_name: str | None
+    deadline: datetime | None
+    limits: WaitLimits
+
+
+class JobWaiter:
+    """Follows one job. `open_client` gives a client with the connection's present credentials."""
+
+    def __init__(
+        self,
+        following: Following,
+        *,
+        open_client: Callable[[], Awaitable[AsyncJobsClient]],
+        records: ExperimentRecords,
+        say: Callable[[str], None],
+        emit: Callable[[str], None] | None = None,
+        log_position: int = 0,
+    ) -> None:
+        self.following = following
+        self.log_position = log_position
+        self._open_client = open_client
+        self._records = records
+        self._say = say
+        self._emit = emit
+        self._is_over = False
+        self._clients: list[AsyncJobsClient] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def cancel(self) -> None:
+        """End the wait from another thread."""
+        if self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def wait(self) -> WaitOver:
+        """Wait for the end. Raises typed errors only for what waiting can't cure (a refused token)."""
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        client = await self._connect()
+        tail = asyncio.create_task(self._stream(client)) if self._emit else None
+        try:
+            return await self._poll(client)
+        finally:
+            self._is_over = True
+            if tail is not None:
+                await self._finish_log(tail)
+            for opened in self._clients:
+                await opened.close()
+
+    async def _connect(self) -> AsyncJobsClient:
+        client = await self._open_client()
+        self._clients.append(client)
+        return client
+
+    async def _poll(self, client: AsyncJobsClient) -> WaitOver:
+        following, limits = self.following, self.following.limits
+        state, auth_failures = WaitState(since=_now()), 0
+        while True:
+            try:
+                sight = await self._sight(client)
+                auth_failures = 0
+            except ClusterAuthFailed:
+                auth_failures += 1
+                if auth_failures >= MAX_AUTH_FAILURES:
+                    raise
+                sight = ClusterSilent("the token was refused")
+                client = await self._connect()
+            alive_age_s, is_outcome_there = await self._signs() if not isinstance(sight, JobSeen) else (None, False)
+            judgement = judge_poll(
+                state,
+                sight,
+                now=_now(),
+                limits=limits,
+                session_name=following.session_name,
+                deadline=following.deadline,
+                alive_age_s=alive_age_s,
+                is_outcome_there=is_outcome_there,
+            )
+            if isinstance(judgement, WaitOver):
+                return judgement
+            if judgement.reason:
+                self._say(_sentence(judgement, sight))
+            state = judgement.state
+            await asyncio.sleep(limits.poll_interval_s)
+
+    async def _sight(self, client: AsyncJobsClient) -> JobSight:
+        try:
+            job = await client.get_job(self.following.submission_id)
+            if job is not None:
+                return JobSeen(job.status)
+            return JobUnknown((await client.version()).session_name)
+        except (ClusterUnreachable, NotARayDashboard) as error:
+            # A gateway that restarts answers with pages; both are silence about the job.
+            return ClusterSilent(error.what)
+
+    async def _signs(self) -> tuple[float | None, bool]:
+        """What the bucket says while the cluster doesn't: age of the sign of life, and whether an outcome lies there."""
+        try:
+            attempt = await sync_to_async(self._records.read_attempt, thread_sensitive=False)(self.following.ref)
+        except RayTrainError as error:
+            self._say(f"the bucket can't be read either: {error.what}")
+            return None, False
+        if attempt is None:
+            return None, False
+        return (attempt.alive.age_s if attempt.alive else None), attempt.outcome is not None
+
+    async def _stream(self, client: AsyncJobsClient) -> None:
+        emit = self._emit
+        if emit is None:
+            return
+
+        async def is_over() -> bool:
+            return self._is_over
+
+        async for chunk in client.tail(self.following.submission_id, position=self.log_position, is_over=is_over):
+            for line in chunk.lines:
+                emit(line)
+            if chunk.note:
+                self._say(chunk.note)
+            self.log_position = chunk.position
+
+    async def _finish_log(self, tail: asyncio.Task[None]) -> None:
+        """Give the last lines time to arrive; a broken log never decides how the training ended."""
+        try:
+            await asyncio.wait_for(tail, LOG_END_WAIT_S)
+        except asyncio.TimeoutError:
+            self._say("the job's log did not end in time; its last lines may be missing here")
+        except RayTrainError as error:
+            self._say(f"the job's log can't be read: {error.what}")
+        finally:
+            tail.cancel()
+            with suppress(asyncio.CancelledError, RayTrainError):
+                await tail
+
+
+def _sentence(judgement: GoOn, sight: JobSight) -> str:
+    why = f": {sight.why}" if isinstance(sight, ClusterSilent) else ""
+    return f"{judgement.reason}{why}"
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def error_event(error: BaseException) -> dict[str, str]:
+    """An exception as an event: Airflow would turn one raised in a trigger into an error without a kind."""
+    kind = error.kind.value if isinstance(error, RayTrainError) else "infrastructure"
+    return {"end": WaitEnd.ERROR.value, "kind": kind, "reason": f"{type(error).__name__}: {error}"[:2000]}

@@ -1,0 +1,1 @@
+"""Tests of the provider, and the real services they run on."""

@@ -1,0 +1,1 @@
+"""Whole systems: real Ray, real S3, real Airflow."""

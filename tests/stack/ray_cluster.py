@@ -1,0 +1,167 @@
+"""A real Ray cluster of one node, with token authentication, that several can run beside one another."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.stack.process import LOOPBACK, HeldProcess, Service, clean_env, free_port, program, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MEBIBYTE = 1024 * 1024
+
+
+class RayCluster(Service):
+    """`ray start --head` on loopback; jobs are submitted to `address` with `token`.
+
+    `kill` and `start` replace the cluster: same address and token, another session, no memory of its jobs.
+    Never stopped by `ray stop`, which ends every Ray of this machine.
+    """
+
+    name = "ray"
+    stop_grace_s = 3.0  # Ray has nothing to save: what is left by then is killed
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        num_cpus: int = 4,
+        env: Mapping[str, str] | None = None,
+        object_store_mb: int = 200,
+        token: str | None = None,
+    ) -> None:
+        """`num_cpus` is what Ray schedules by, not a limit. `env` reaches the jobs too: hand it the S3 server's `env()`."""
+        super().__init__(state_dir)
+        self.num_cpus = num_cpus
+        self.object_store_mb = object_store_mb
+        self.token = token or secrets.token_hex(32)
+        self.port = free_port()
+        self.address = f"http://{LOOPBACK}:{free_port()}"
+        self._env = dict(env or {})
+        self._other_ports = {
+            flag: free_port()
+            for flag in (
+                "object-manager-port",
+                "node-manager-port",
+                "ray-client-server-port",
+                "dashboard-agent-listen-port",
+                "dashboard-agent-grpc-port",
+                "runtime-env-agent-port",
+                "metrics-export-port",
+            )
+        }
+        # Ray puts Unix sockets some 60 characters deep into this; the kernel allows 107 in all.
+        self.temp_dir: Path | None = None
+
+    def start(self) -> None:
+        """Start the head and wait until the Jobs API answers and a node is there to run a job."""
+        self._remove_temp_dir()
+        self.temp_dir = Path(tempfile.mkdtemp(prefix="rt-ray-"))
+        self.process = HeldProcess(
+            self._command(), log=self.log, env=self.env(), cwd=self.temp_dir, scratch=self.temp_dir
+        )
+        wait_until(self._is_ready, timeout_s=120, what="Ray head", process=self.process, every_s=0.2)
+
+    def stop(self) -> None:
+        """Stop every process of this cluster, its jobs' included."""
+        super().stop()
+        self._remove_temp_dir()
+
+    def kill(self) -> None:
+        """SIGKILL all of the cluster at once; with `start` after it, the cluster was replaced."""
+        super().kill()
+        self._remove_temp_dir()
+
+    kill_head = kill
+
+    def env(self) -> dict[str, str]:
+        """The environment of the cluster's processes, and so of its jobs."""
+        own = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,
+            "TMPDIR": str(self.temp_dir or self.state_dir),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DISABLE_IMPORT_WARNING": "1",
+            # A full disk of the developer must not stop the cluster, nor busy memory kill a worker behind a test's back.
+            "RAY_local_fs_capacity_threshold": "0.99",
+            "RAY_memory_monitor_refresh_ms": "0",
+            # Ray replaces 127.0.0.1 by the machine's own address unless it is told, in these words, that this is no cluster: with
+            # it, all of Ray's servers that can be bound listen on loopback only.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "OMP_NUM_THREADS": "1",
+            # Two workers on one host find one another through the loopback interface only.
+            "GLOO_SOCKET_IFNAME": "lo",
+            "TP_SOCKET_IFNAME": "lo",
+        }
+        return clean_env(self.state_dir / "ray-home", {**own, **self._env})
+
+    def session_logs(self) -> Path:
+        """The folder of this session's logs (job drivers, workers, raylet); gone after `stop`."""
+        assert self.temp_dir is not None
+        return self.temp_dir / "session_latest" / "logs"
+
+    def airflow_connection(self) -> str:
+        """This cluster as the JSON of an Airflow connection of type `ray`."""
+        return json.dumps({"conn_type": "ray", "host": self.address, "password": self.token})
+
+    def get(self, path: str, *, token: str | None = None, timeout_s: float = 5.0) -> bytes:
+        """GET a path of the dashboard with the token, or with another one."""
+        request = urllib.request.Request(f"{self.address}{path}")
+        request.add_header("Authorization", f"Bearer {self.token if token is None else token}")
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            return bytes(answer.read())
+
+    def session_name(self) -> str:
+        """The session's name: another one after each start."""
+        return str(json.loads(self.get("/api/version"))["session_name"])
+
+    def _is_ready(self) -> bool:
+        try:
+            self.get("/api/jobs/")
+            nodes = json.loads(self.get("/nodes?view=summary"))["data"]["summary"]
+        except (urllib.error.URLError, OSError, KeyError, ValueError):
+            return False
+        return any(node.get("raylet", {}).get("state") == "ALIVE" for node in nodes)
+
+    def _command(self) -> list[str]:
+        dashboard_port = self.address.rpartition(":")[2]
+        return [
+            program("ray"),
+            "start",
+            "--head",
+            "--block",
+            f"--node-ip-address={LOOPBACK}",
+            f"--port={self.port}",
+            f"--dashboard-host={LOOPBACK}",
+            f"--dashboard-port={dashboard_port}",
+            "--include-dashboard=true",
+            "--disable-usage-stats",
+            f"--num-cpus={self.num_cpus}",
+            "--num-gpus=0",
+            f"--object-store-memory={self.object_store_mb * _MEBIBYTE}",
+            f"--temp-dir={self.temp_dir}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            *(f"--{flag}={port}" for flag, port in self._other_ports.items()),
+        ]
+
+    def _remove_temp_dir(self) -> None:
+        """Keep the logs with the state, drop the rest (sockets, packages, spilled objects)."""
+        if self.temp_dir is None:
+            return
+        for session in sorted(self.temp_dir.glob("session_2*")):
+            kept = self.state_dir / "ray-sessions" / session.name
+            if (session / "logs").is_dir():
+                shutil.copytree(
+                    session / "logs", kept, dirs_exist_ok=True, symlinks=True, ignore_dangling_symlinks=True
+                )
+        shutil.rmtree(self.temp_dir, ignore_errors=True)
+        self.temp_dir = None

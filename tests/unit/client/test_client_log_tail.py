@@ -1,0 +1,225 @@
+"""Each line once, whatever breaks: reconnects, new processes, oversize messages, early normal closes (C74, C76, C79, C81)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider.client import JobInfo, JobStatus, LogChunk, LogPart, LogReader, TailLimits
+from airflow_provider.client.log_body import LogBody, NotALog
+from airflow_provider.client.log_tail import Clock, follow
+from airflow_provider.client.websocket import TOO_BIG, TailClosed, TailUnavailable
+from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable
+
+
+@dataclass
+class ScriptedSource:
+    """Sessions by script; the job ends when `ends_after` sessions were opened."""
+
+    log: str
+    sessions: list[tuple[list[str], Exception]]
+    ends_after: int
+    logs_error: Exception | None = None
+    num_opened: int = 0
+    num_polls: int = 0
+    waits: list[float] = field(default_factory=list)
+    now: float = 0.0
+
+    @asynccontextmanager
+    async def open_tail(self, submission_id: str) -> AsyncIterator[AsyncIterator[str]]:
+        """Play the next session; the last one repeats."""
+        messages, ending = self.sessions[min(self.num_opened, len(self.sessions) - 1)]
+        self.num_opened += 1
+
+        async def play() -> AsyncIterator[str]:
+            for message in messages:
+                yield message
+            raise ending
+
+        yield play()
+
+    async def get_job(self, submission_id: str) -> JobInfo | None:
+        """End after some sessions, or after many polls once tailing stopped."""
+        self.num_polls += 1
+        is_over = self.num_opened >= self.ends_after or self.num_polls > 60
+        return JobInfo(submission_id, JobStatus.FAILED if is_over else JobStatus.RUNNING)
+
+    async def logs(self, submission_id: str, *, position: int, max_chars: int) -> LogPart | None:
+        """Read the rest."""
+        if self.logs_error:
+            raise self.logs_error
+        rest = self.log[position:]
+        return LogPart(rest[-max_chars:], max(len(self.log), position), max(0, len(rest) - max_chars))
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+async def read(source: ScriptedSource, *, position: int = 0, limits: TailLimits | None = None) -> list[LogChunk]:
+    """Follow to the end."""
+    following = follow(
+        source, "job", position=position, limits=limits or TailLimits(), clock=Clock(source.sleep, lambda: source.now)
+    )
+    return [chunk async for chunk in following]
+
+
+def lines(chunks: list[LogChunk]) -> list[str]:
+    """All lines of all chunks."""
+    return [line for chunk in chunks for line in chunk.lines]
+
+
+def notes(chunks: list[LogChunk]) -> list[str]:
+    """All remarks of ours."""
+    return [chunk.note for chunk in chunks if chunk.note]
+
+
+@pytest.mark.asyncio
+async def test_normal_close_is_no_end() -> None:
+    """Ray closes normally while the job runs on (C76): connect again, show each line once, the last one too."""
+    log = "a\nb\nc\nd\nlast without end"
+    source = ScriptedSource(
+        log, [(["a\n", "b\nc", "\n"], TailClosed()), (["a\nb\nc\n", "d\nlast"], TailClosed())], ends_after=2
+    )
+    chunks = await read(source)
+    assert lines(chunks) == ["a", "b", "c", "d", "last without end"]
+    assert chunks[-1].position == len(log)
+
+
+@pytest.mark.asyncio
+async def test_new_process_goes_on_at_the_position() -> None:
+    """A triggerer restart loses nothing and repeats nothing."""
+    log = "".join(f"line {n}\n" for n in range(50))
+    first = await read(
+        ScriptedSource(log, [([log[:100]], TailClosed())], ends_after=1, logs_error=ClusterUnreachable("x"))
+    )
+    second = await read(ScriptedSource(log, [([log], TailClosed())], ends_after=1), position=first[-1].position)
+    assert lines(first) + lines(second) == log.splitlines()
+
+
+@pytest.mark.asyncio
+async def test_oversize_message_stops_tailing_once() -> None:
+    """Two closings at one place (C74): one mark, no third connection, the rest when the job has ended."""
+    log = "a\n" + "x" * 6_000_000 + "\nnormal\n"
+    source = ScriptedSource(log, [(["a\n"], TailClosed(TOO_BIG))], ends_after=99)
+    chunks = await read(source, limits=TailLimits(final_chars=10_000_000))
+    assert source.num_opened == 2
+    assert len(notes(chunks)) == 1
+    shown = lines(chunks)
+    assert (shown[0], shown[-1], len(shown)) == ("a", "normal", 3)
+    assert "6,000,000 characters" in shown[1]
+
+
+@pytest.mark.asyncio
+async def test_quick_closings_at_one_place_are_bounded() -> None:
+    """Ray's dashboard closes normally when its own agent's message was too big; each replay costs the whole log."""
+    source = ScriptedSource("a\nb\n", [(["a\n"], TailClosed())], ends_after=99)
+    chunks = await read(source)
+    assert source.num_opened == TailLimits().max_stuck + 1
+    assert lines(chunks) == ["a", "b"]
+    assert len(notes(chunks)) == 1
+
+
+@pytest.mark.asyncio
+async def test_unreachable_is_tried_again_with_growing_pauses() -> None:
+    """The cluster may be away for long; that neither ends the log nor hammers it."""
+    source = ScriptedSource("a\n", [([], ClusterUnreachable("down"))], ends_after=20)
+    assert lines(await read(source)) == ["a"]
+    assert source.waits[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+@pytest.mark.asyncio
+async def test_without_websocket_the_log_comes_at_the_end() -> None:
+    """A gateway that knows only HTTP answers 404 (C81 too: the job ended before the first session)."""
+    source = ScriptedSource("a\nb\n", [([], TailUnavailable(404))], ends_after=99)
+    assert lines(await read(source)) == ["a", "b"]
+    assert source.num_opened == 1
+    ended = ScriptedSource("a\nb\n", [], ends_after=0)
+    assert lines(await read(ended)) == ["a", "b"]
+
+
+@pytest.mark.asyncio
+async def test_log_that_is_gone_is_a_remark() -> None:
+    """The driver's node left (C79): the job's verdict doesn't depend on its log."""
+    chunks = await read(ScriptedSource("", [], ends_after=0, logs_error=ClusterUnreachable("status 500")))
+    assert "could not be read" in notes(chunks)[0]
+
+
+@pytest.mark.asyncio
+async def test_refused_identity_is_an_error() -> None:
+    """Trying again can't help."""
+    with pytest.raises(ClusterAuthFailed):
+        await read(ScriptedSource("", [([], ClusterAuthFailed("401"))], ends_after=9))
+
+
+@given(
+    log=st.text(alphabet="ab\n", max_size=200),
+    cuts=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 30)), max_size=6),
+)
+def test_reader_gives_each_line_once_across_any_cuts(log: str, cuts: list[tuple[int, int]]) -> None:
+    """Sessions that end anywhere, messages that end anywhere."""
+    reader = LogReader()
+    seen: list[str] = []
+    for end, size in [*cuts, (200, 7)]:
+        reader.begin()
+        for start in range(0, min(end, len(log)), size):
+            seen += reader.feed(log[start : min(start + size, end)])
+        assert log.startswith("".join(f"{line}\n" for line in seen))
+        assert reader.position == sum(len(line) + 1 for line in seen)
+    rest = LogPart(log[reader.position :], len(log))
+    seen += reader.finish(rest)
+    assert seen == (log.removesuffix("\n").split("\n") if log else [])
+
+
+def test_reader_memory_is_bounded() -> None:
+    """A line that never ends is cut, and the next line is whole again, in a later session as well."""
+    reader = LogReader(max_partial=1000)
+    reader.begin()
+    shown = [line for _ in range(100) for line in reader.feed("x" * 300)]
+    assert len(shown) == 1
+    reader.begin()
+    assert reader.feed("x" * 30_000 + "yy\nnext\n") == ["next"]
+
+
+@given(
+    text=st.text(max_size=80),
+    size=st.integers(1, 9),
+    position=st.integers(0, 90),
+    max_chars=st.integers(1, 90),
+)
+def test_log_body_is_read_in_pieces(text: str, size: int, position: int, max_chars: int) -> None:
+    """Escapes, surrogate pairs and UTF-8 cut anywhere; only the wanted part is kept."""
+    body = json.dumps({"logs": text}).encode()
+    reader = LogBody(position=position, max_chars=max_chars)
+    for start in range(0, len(body), size):
+        reader.feed(body[start : start + size])
+    part = reader.finish()
+    wanted = text[position:]
+    assert part.text == wanted[-max_chars:]
+    assert part.num_dropped == max(0, len(wanted) - max_chars)
+    assert part.position == max(len(text), position)
+    assert part.is_complete
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"error": "x"}', b"", b'{"logs": "a\\x41 bad escape"}', b"x" * 9000])
+def test_other_bodies_are_not_logs(body: bytes) -> None:
+    """They go to the ordinary reading of answers."""
+    reader = LogBody(position=0, max_chars=10)
+    with pytest.raises(NotALog):  # noqa: PT012 - it may show early or at the end
+        reader.feed(body)
+        reader.finish()
+
+
+def test_torn_log_is_marked() -> None:
+    """What came is shown, and that it isn't all."""
+    reader = LogBody(position=0, max_chars=100)
+    reader.feed(b'{"logs": "abc\\u00')
+    part = reader.finish()
+    assert (part.text, part.is_complete) == ("abc", False)
