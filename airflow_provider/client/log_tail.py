@@ -52,6 +52,10 @@ class TailLimits:
     """Quick closings at one place before we stop tailing; each replays the whole log."""
     poll_s: float = 15.0
     """How often the job is asked for after we stopped tailing."""
+    catch_up_s: float = 120.0
+    """How often the log file is read instead of the tail then."""
+    catch_up_chars: int = 20_000_000
+    """A log that is longer isn't read before the end: each time all of it travels."""
     progress_s: float = 30.0
     """How often a running progress bar is shown."""
     max_partial: int = 64_000
@@ -88,7 +92,7 @@ class Reconnect:
 
 @dataclass(frozen=True)
 class StopTailing:
-    """No further session: wait for the job's end and read the rest then."""
+    """No further session: read the file now and then, and when the job has ended."""
 
     note: str
 
@@ -105,7 +109,7 @@ def after_session(
     if has_progressed:
         state = TailState()
     if isinstance(ending, TailUnavailable):
-        return StopTailing(f"live log not available (status {ending.status}); it is read when the job has ended")
+        return StopTailing(f"live log not available (status {ending.status}); it is read from the file now and then")
     if isinstance(ending, TailClosed):
         if ending.code == TOO_BIG:
             state = replace(state, num_oversize=state.num_oversize + 1)
@@ -113,12 +117,12 @@ def after_session(
             state = replace(state, num_stuck=state.num_stuck + 1)
         if state.num_oversize >= limits.max_oversize:
             return StopTailing(
-                "live log stops before a message too large to send; the rest is read when the job has ended"
+                "live log stops before a message too large to send; the rest is read from the file now and then"
             )
         if state.num_stuck >= limits.max_stuck:
             return StopTailing(
                 f"live log stops: {state.num_stuck} sessions ended at one place (code {ending.code});"
-                " the rest is read when the job has ended"
+                " the rest is read from the file now and then"
             )
     wait_s = min(limits.max_wait_s, limits.first_wait_s * 2 ** min(state.num_waits, 16))
     return Reconnect(replace(state, num_waits=state.num_waits + 1), float(wait_s))
@@ -161,6 +165,13 @@ class LogReader:
         """Show progress bars that are held back."""
         return self._cleaner.flush()
 
+    def catch_up(self, part: LogPart) -> list[str]:
+        """Take what was read from the file of a job that goes on; an incomplete last line stays for the next time."""
+        cut = part.text.rfind("\n") + 1
+        whole = replace(part, text=part.text[:cut], position=part.position - len(part.text) + cut)
+        self.furthest = max(self.furthest, part.position)
+        return self.finish(whole) if cut else []
+
     def finish(self, part: LogPart) -> list[str]:
         """Take the rest of the log, read at once; its last line may lack an end."""
         text = part.text
@@ -184,9 +195,7 @@ def last_chunk(part: LogPart | None, *, reader: LogReader) -> LogChunk:
     """What of a finished job's log hasn't been shown; `part` is None for a job that Ray no longer knows."""
     if part is None:
         return LogChunk((*reader.flush(),), reader.position, "Ray no longer knows the job; the rest of its log is gone")
-    note = None
-    if part.num_dropped:
-        note = f"{part.num_dropped:,} characters of the log are left out before these lines"
+    note = _left_out(part)
     if not part.is_complete:
         note = f"{note}; " if note else ""
         note += "the log's end did not arrive"
@@ -230,8 +239,8 @@ async def follow(
         )
         if isinstance(move, StopTailing):
             yield LogChunk(tuple(reader.flush()), reader.position, move.note)
-            while not await over():
-                await clock.sleep(limits.poll_s)
+            async for chunk in _without_tail(source, submission_id, reader, over=over, limits=limits, clock=clock):
+                yield chunk
             break
         state = move.state
         await clock.sleep(move.wait_s)
@@ -257,6 +266,37 @@ async def _session(
                     yield LogChunk(tuple(lines), reader.position)
     except (TailClosed, TailUnavailable, ClusterUnreachable, NotARayDashboard) as ending:
         yield ending
+
+
+async def _without_tail(
+    source: TailSource,
+    submission_id: str,
+    reader: LogReader,
+    *,
+    over: Callable[[], Awaitable[bool]],
+    limits: TailLimits,
+    clock: Clock,
+) -> AsyncGenerator[LogChunk, None]:
+    read = clock.now()
+    while not await over():
+        await clock.sleep(limits.poll_s)
+        if clock.now() - read < limits.catch_up_s or reader.furthest > limits.catch_up_chars:
+            continue
+        read = clock.now()
+        try:
+            part = await source.logs(submission_id, position=reader.position, max_chars=limits.final_chars)
+        except (ClusterUnreachable, NotARayDashboard):
+            continue
+        if part is not None and part.is_complete:
+            chunk = LogChunk(tuple(reader.catch_up(part)), reader.position, _left_out(part))
+            if chunk.lines:
+                yield chunk
+
+
+def _left_out(part: LogPart) -> str | None:
+    if not part.num_dropped:
+        return None
+    return f"{part.num_dropped:,} characters of the log are left out before these lines"
 
 
 async def _rest(

@@ -60,8 +60,11 @@ class Reply:
 
     @property
     def is_markup(self) -> bool:
-        """Whether this is a page (HTML, XML) rather than anything Ray's API sends."""
-        return "html" in self.content_type.lower() or self.body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+        """Whether this is a page (HTML, XML) rather than anything Ray's API sends.
+
+        By its body: gateways and small servers label plain texts, Ray's passed on among them, as HTML.
+        """
+        return self.body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
 
 
 def parse_version(reply: Reply) -> ClusterVersion:
@@ -135,6 +138,8 @@ def parse_has_package(reply: Reply) -> bool:
         _demand_ray_404(reply, _UNKNOWN_PACKAGE)
         return False
     _demand_success(reply)
+    if reply.body and "html" in reply.content_type.lower():
+        raise _not_ray(reply, "it answered with text where Ray's answer is empty")
     return True
 
 

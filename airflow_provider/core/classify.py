@@ -115,7 +115,7 @@ def _say(seen: SeenError) -> str:
 
 def _cut(detail: str) -> str:
     """The end of a text: exceptions stand there."""
-    return redact(detail)[-_MAX_DETAIL:]
+    return redact(clean(detail))[-_MAX_DETAIL:]
 
 
 # --- what the Jobs API says --------------------------------------------------------------------------------------

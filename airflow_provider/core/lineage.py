@@ -136,6 +136,7 @@ def project(facts: ExperimentFacts) -> Lineage:
     """The lineage as one value. Linear in the number of checkpoints."""
     checkpoints: list[LineageCheckpoint] = []
     newest_names = _newest_names(facts.attempts)
+    claimed = {a.claim.k: a.claim.ref for a in facts.attempts}
     for attempt in facts.attempts:
         generation = attempt.claim.generation
         checkpoints.extend(
@@ -147,7 +148,7 @@ def project(facts: ExperimentFacts) -> Lineage:
         )
     return Lineage(
         experiment=facts.uri,
-        tries=tuple(_try(owner) for owner in facts.owners),
+        tries=tuple(_try(owner, claimed.get(owner.k)) for owner in facts.owners),
         attempts=tuple(_attempt(attempt) for attempt in facts.attempts),
         checkpoints=tuple(checkpoints),
     )
@@ -161,12 +162,13 @@ def _newest_names(attempts: Sequence[AttemptRecords]) -> dict[int, frozenset[str
     return newest
 
 
-def _try(owner: OwnerRecord) -> LineageTry:
+def _try(owner: OwnerRecord, claimed: AttemptRef | None) -> LineageTry:
+    acted_on = owner.acted_on or claimed
     return LineageTry(
         k=owner.k,
         try_number=owner.try_number,
         run_id=owner.run_id,
-        acted_on=str(owner.acted_on) if owner.acted_on else None,
+        acted_on=str(acted_on) if acted_on else None,
         final=owner.final,
         at=owner.created_at,
     )
@@ -236,9 +238,7 @@ def _checkpoints(
             )
         )
         parent = name
-    for name in attempt.uncommitted:
-        found.append(_uncommitted(attempt, name))
-    return found
+    return [*found, *(_uncommitted(attempt, name) for name in attempt.uncommitted)]
 
 
 def _uncommitted(attempt: AttemptRecords, name: str) -> LineageCheckpoint:

@@ -110,7 +110,7 @@ class ScalingConfig(Config):
     def _check_workers(self) -> ScalingConfig:
         counts = self.num_workers if isinstance(self.num_workers, tuple) else (self.num_workers,)
         numbers = [c for c in counts if not has_template(c)]
-        if any(isinstance(c, int) and c < 1 for c in numbers):
+        if any(c < 1 for c in numbers):
             raise ValueError("num_workers must be at least 1")
         if len(numbers) == 2 and numbers[0] > numbers[1]:
             raise ValueError(f"elastic num_workers is (min, max), got {numbers[0]} > {numbers[1]}")

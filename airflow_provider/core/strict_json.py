@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 MAX_VALUE_BYTES = 2_000
@@ -35,8 +36,8 @@ def _strict(value: object, depth: int, parents: frozenset[int]) -> Any:
         return f"<{type(value).__name__}>"
     inside = parents | {id(value)}
     if isinstance(value, Mapping):
-        return {_text(str(_strict(k, MAX_DEPTH, inside))): _strict(v, depth + 1, inside) for k, v in value.items()}
-    if isinstance(value, (Sequence, Set)) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return {_key(k): _strict(v, depth + 1, inside) for k, v in value.items()}
+    if isinstance(value, (Sequence, AbstractSet)) and not isinstance(value, (bytes, bytearray, memoryview)):
         return [_strict(v, depth + 1, inside) for v in value]
     return _from_array(value, depth, inside)
 
@@ -44,6 +45,10 @@ def _strict(value: object, depth: int, parents: frozenset[int]) -> Any:
 def _text(value: str) -> str:
     """Postgres refuses NUL in JSON, and UTF-8 has no lone surrogates."""
     return value.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _key(value: object) -> str:
+    return str(_integer(value)) if type(value) is int else _text(str(value))
 
 
 def _integer(value: int) -> int | str:
@@ -81,13 +86,15 @@ def bounded_metrics(metrics: Mapping[str, Any], *, max_bytes: int = 8_000) -> tu
     used, is_cut = 2, False
     for key, (value, size) in sorted(sized.items(), key=lambda item: item[1][1]):
         if size > MAX_VALUE_BYTES:
-            value, size, is_cut = f"<{size} bytes of JSON>", 40, True
+            kept_value, kept_size, is_cut = f"<{size} bytes of JSON>", 40, True
+        else:
+            kept_value, kept_size = value, size
         # In JSON a letter outside ASCII takes 6 or 12 bytes; 4 more for the colon and the comma.
-        cost = size + len(json.dumps(key)) + 4
+        cost = kept_size + len(json.dumps(key)) + 4
         if used + cost > max_bytes:
             is_cut = True
             break
-        kept[key] = value
+        kept[key] = kept_value
         used += cost
     return {k: kept[k] for k in strict if k in kept}, is_cut
 

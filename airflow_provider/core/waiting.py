@@ -9,6 +9,7 @@ from enum import Enum
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_provider.core.decision import FRESH_ALIVE_S, ClusterSilent, JobSeen, JobSight, JobUnknown
+from airflow_provider.core.job import JobStatus
 
 
 class WaitLimits(BaseModel):
@@ -87,7 +88,9 @@ def judge_poll(
     if is_outcome_there:
         return WaitOver(WaitEnd.ENDED, "the driver left its outcome in the bucket")
     if deadline is not None and now > deadline + timedelta(seconds=limits.deadline_grace_s):
-        return WaitOver(WaitEnd.TIMEOUT, f"the deadline {deadline.isoformat()} passed {(now - deadline).total_seconds():.0f} s ago")
+        return WaitOver(
+            WaitEnd.TIMEOUT, f"the deadline {deadline.isoformat()} passed {(now - deadline).total_seconds():.0f} s ago"
+        )
     if isinstance(sight, JobUnknown):
         if state.polls >= limits.lost_polls and waited >= limits.lost_after_s:
             return WaitOver(WaitEnd.LOST, f"{name} in {state.polls} polls over {waited:.0f} s")
@@ -97,10 +100,9 @@ def judge_poll(
         if is_long and not is_alive:
             sign = "no sign of life" if alive_age_s is None else f"last sign of life {alive_age_s:.0f} s ago"
             return WaitOver(WaitEnd.UNREACHABLE, f"no answer in {state.polls} polls over {waited:.0f} s and {sign}")
-    elif sight.status.value == "PENDING" and limits.pending_timeout_s is not None:
-        if waited >= limits.pending_timeout_s:
-            reason = f"PENDING for {waited:.0f} s: the cluster has no place for the driver"
-            return WaitOver(WaitEnd.PENDING_TOO_LONG, reason)
+    elif sight.status is JobStatus.PENDING and (limit := limits.pending_timeout_s) is not None and waited >= limit:
+        reason = f"PENDING for {waited:.0f} s: the cluster has no place for the driver"
+        return WaitOver(WaitEnd.PENDING_TOO_LONG, reason)
     return GoOn(state, name if is_change else None)
 
 

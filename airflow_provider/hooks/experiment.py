@@ -9,18 +9,17 @@ from airflow_provider.core.spec import StorageConfig
 if TYPE_CHECKING:
     from airflow_provider.storage.object_store import ObjectStore
 
-S3_TIMEOUT_S = 20
 
-
-def open_experiment(uri: str, *, aws_conn_id: str | None) -> ObjectStore:
+def open_experiment(uri: str, *, aws_conn_id: str | None, storage_path: str | None = None) -> ObjectStore:
     """The object store rooted at the experiment. Credentials are fetched at use, so they can't age in a client.
 
-    Raises InvalidConfig for a URI that is neither S3 nor an absolute path.
+    `storage_path` is the directory that must exist for a new experiment on a local or shared one: an unmounted share is
+    not an empty experiment. Raises InvalidConfig for a URI that is neither S3 nor an absolute path.
     """
     from airflow_provider.storage.object_store import open_object_store
 
     if not uri.startswith("s3://"):
-        return open_object_store(uri)
+        return open_object_store(uri, anchor=storage_path)
 
     def client_factory() -> Any:
         # The hook caches its client and credentials, so each client comes from a new hook.
@@ -31,14 +30,10 @@ def open_experiment(uri: str, *, aws_conn_id: str | None) -> ObjectStore:
 
 def _s3_hook(aws_conn_id: str | None) -> Any:
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-    from botocore.config import Config
 
-    config = Config(
-        connect_timeout=5,
-        read_timeout=S3_TIMEOUT_S,
-        retries={"max_attempts": 3, "mode": "standard"},
-    )
-    return S3Hook(aws_conn_id=aws_conn_id, config=config)
+    from airflow_provider.storage.s3 import s3_client_config
+
+    return S3Hook(aws_conn_id=aws_conn_id, config=s3_client_config())
 
 
 def cluster_storage(config: StorageConfig, *, uri: str, aws_conn_id: str | None) -> StorageConfig:

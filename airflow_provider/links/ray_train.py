@@ -24,9 +24,9 @@ def job_url(address: str, submission_id: str) -> str:
     return f"{address}/#/jobs/{quote(submission_id, safe='')}"
 
 
-def experiment_url(uri: str) -> str:
-    """The bucket's console page for S3, the plain URI otherwise."""
-    if not uri.startswith("s3://"):
+def experiment_url(uri: str, *, endpoint_url: str | None = None) -> str:
+    """The bucket's page in AWS's console; the plain URI for any other store, which has no page we know."""
+    if not uri.startswith("s3://") or endpoint_url:
         return uri
     bucket, _, prefix = uri[5:].partition("/")
     return f"https://s3.console.aws.amazon.com/s3/buckets/{quote(bucket)}?prefix={quote(prefix)}/"

@@ -79,7 +79,9 @@ class TrainingSession:
         ti = context["ti"]
         key = TaskInstanceKey(ti.dag_id, ti.run_id, ti.task_id, ti.map_index if ti.map_index is not None else -1)
         request = build_request(operator, key)
-        records = ExperimentRecords(open_experiment(request.uri, aws_conn_id=request.aws_conn_id))
+        records = ExperimentRecords(
+            open_experiment(request.uri, aws_conn_id=request.aws_conn_id, storage_path=operator.storage_path)
+        )
         client = RayHook(request.conn_id).client()
         store = context["task_state_store"]
         identity = _dag_run_identity(store.get(MARKER_KEY))
@@ -164,8 +166,9 @@ class TrainingSession:
     def _announce(self, step: Submitted) -> None:
         """Links and the listener's record, right after submitting: visible while the task waits."""
         ti = self.context["ti"]
+        endpoint = self.request.storage.endpoint_url
         ti.xcom_push(key=JOB_URL_KEY, value=job_url(str(self.client.address), step.submission_id))
-        ti.xcom_push(key=EXPERIMENT_URL_KEY, value=experiment_url(self.request.uri))
+        ti.xcom_push(key=EXPERIMENT_URL_KEY, value=experiment_url(self.request.uri, endpoint_url=endpoint))
         record = {
             "conn_id": self.request.conn_id,
             "aws_conn_id": self.request.aws_conn_id,

@@ -35,7 +35,7 @@ class ClaimWatch:
         """Start polling."""
         threading.Thread(target=self._run, name="claim-watch", daemon=True).start()
         if self._deadline is not None:
-            threading.Thread(target=self._await_deadline, name="deadline", daemon=True).start()
+            threading.Thread(target=self.await_deadline, args=(self._deadline,), name="deadline", daemon=True).start()
 
     def stop(self) -> None:
         """Stop polling; a look that is under way may still obey."""
@@ -63,11 +63,11 @@ class ClaimWatch:
             except Exception as error:  # process edge: without this thread nothing would end a superseded driver
                 say(f"warning: the claim watch failed ({type(error).__name__}: {error}) and goes on")
 
-    def _await_deadline(self) -> None:
-        assert self._deadline is not None
+    def await_deadline(self, deadline: datetime) -> None:
+        """Obey the deadline by the clock alone."""
         while not self._stop.is_set():
-            left = (self._deadline - self._now()).total_seconds()
+            left = (deadline - self._now()).total_seconds()
             if left <= 0:
-                self._obey(Hit(HitKind.DEADLINE, f"the deadline {self._deadline:%Y-%m-%d %H:%M:%S} UTC passed"))
+                self._obey(Hit(HitKind.DEADLINE, f"the deadline {deadline:%Y-%m-%d %H:%M:%S} UTC passed"))
                 return
             self._stop.wait(min(left + 0.1, 60.0))

@@ -10,15 +10,21 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import ray
+from ray import cloudpickle
 from ray.tune import Callback
 
-from airflow_provider.core.errors import RayTrainError
+from airflow_provider.core import layout
+from airflow_provider.core.errors import RayJobFailed, RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.fit_rules import SeenFailure, decide_fit_failure
 from airflow_provider.core.layout_v1 import own_metrics
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.records import Phase
+from airflow_provider.core.records import AttemptRef, Phase
+from airflow_provider.core.spec import FailureConfig
 from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent, ReportEvent, append_event
 from airflow_provider.runtime.exceptions import classify_exception
@@ -33,20 +39,25 @@ class CommitLog:
     def __init__(
         self,
         store: ExperimentStore,
+        ref: AttemptRef,
         *,
-        manifest_key: str,
-        generation_folder: str,
         events_path: str,
         start: Manifest,
+        failure_config: FailureConfig,
         is_superseded: Callable[[], bool],
-        ray_version: str,
     ) -> None:
-        """`generation_folder` is a key; names in the manifest are relative to it."""
-        self.store, self.manifest_key, self.events_path = store, manifest_key, events_path
-        self.base = store.path(generation_folder) + "/"
+        """Names in the manifest are relative to the generation's folder."""
+        self.store, self.events_path = store, events_path
+        self.manifest_key = layout.manifest(*ref.rank)
+        self.base = store.path(layout.generation(ref.generation)) + "/"
         self.manifest = start
-        self.is_superseded, self.ray_version = is_superseded, ray_version
-        self._is_written = False
+        self.is_superseded = is_superseded
+        self.ended: Failure | None = None
+        """The failure with which our rule ended the fit."""
+        self._failure_config = failure_config
+        self._seen: list[SeenFailure] = []
+        self._num_commits = 0
+        self._is_written = True  # by the driver, before the fit
         self._phase: Phase | None = None
 
     def name_of(self, path: str) -> str:
@@ -64,9 +75,28 @@ class CommitLog:
         kept = tuple(e for e in self.manifest.entries if e.name != entry.name)
         self._replace((*kept, entry))
         self.write()
-        if self.is_superseded():
+        if self._is_superseded():
             raise InterruptedError("a newer claim exists: this checkpoint is not registered and nothing is deleted")
+        self._num_commits += 1
         self.tell(CommitEvent(at=_now(), checkpoint=entry.name, metrics=strict))
+
+    def judge(self, failure: Failure) -> None:
+        """A failure that Ray would repeat. Raises RayJobFailed, which ends the fit, where repeating it can't help."""
+        self._seen.append(SeenFailure(failure, self._num_commits))
+        verdict = decide_fit_failure(self._seen, config=self._failure_config)
+        ended = verdict.failure if verdict.ends else None
+        decision = f"ended the fit: {verdict.reason}" if ended else "Ray: restarting"
+        self.tell(FailureEvent(at=_now(), failure=ended or failure, decision=decision))
+        if ended is not None:
+            self.ended = ended
+            raise RayJobFailed("The fit was ended", known=verdict.reason, failure=ended)
+        self.enter(Phase.LOST)
+
+    def _is_superseded(self) -> bool:
+        try:
+            return self.is_superseded()
+        except RayTrainError:
+            return False  # a store that is away says nothing; the driver's poll goes on asking
 
     def retain(self, trial_folder: str, kept_paths: set[str]) -> None:
         """Drop entries of a trial that Ray's retention has deleted."""
@@ -82,7 +112,7 @@ class CommitLog:
     def write(self) -> None:
         """Write the manifest; while the store is away the next commit or step tries again."""
         try:
-            self.store.write(self.manifest_key, self.manifest.body(ray_version=self.ray_version))
+            self.store.write(self.manifest_key, self.manifest.body(ray_version=ray.__version__))
             self._is_written = True
         except RayTrainError as error:
             self._is_written = False
@@ -112,21 +142,14 @@ class CommitLog:
         )
 
 
-_active: CommitLog | None = None
-
-
-def activate(log: CommitLog | None) -> None:
-    """Say which log this process's callback writes to."""
-    global _active
-    _active = log
-
-
-class CommitCallback(Callback):
+class CommitCallback(Callback):  # type: ignore[misc,unused-ignore]  # untyped in most releases of Ray
     """Tune pickles its callbacks into the run directory and a restore unpickles them: so this one holds nothing.
 
-    Nothing raised here may end somebody's training, but for the refusal of a commit after a newer claim.
+    Nothing raised here may end somebody's training, but for the refusal of a commit after a newer claim, and our rule.
     """
 
+    log: ClassVar[CommitLog | None] = None
+    """Where this process's commits go; on the class, so that it is not pickled."""
     _awaits_first_report = True
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -134,7 +157,9 @@ class CommitCallback(Callback):
         self._awaits_first_report = True
         _quietly("start", lambda log: log.enter(Phase.TRAINING))
 
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
         """The first report after a start proves what was restored."""
         if self._awaits_first_report:
             self._awaits_first_report = False
@@ -143,10 +168,10 @@ class CommitCallback(Callback):
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
         """Called before Ray registers the checkpoint and deletes older ones."""
-        if _active is None:
+        if CommitCallback.log is None:
             return
         try:
-            _active.commit(str(checkpoint.path), dict(getattr(trial, "last_result", None) or {}))
+            CommitCallback.log.commit(str(checkpoint.path), dict(getattr(trial, "last_result", None) or {}))
         except InterruptedError:
             raise
         except Exception:
@@ -157,12 +182,19 @@ class CommitCallback(Callback):
         _quietly("retention", lambda log: _follow(log, trials))
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """A failure that Ray answers with new workers."""
-        _quietly("recovery", lambda log: _tell_failure(log, trial, decision="Ray: restarting", phase=Phase.LOST))
+        """A failure that Ray answers with new workers: our one veto. Raising here ends Tune's loop."""
+        if CommitCallback.log is None:
+            return
+        try:
+            CommitCallback.log.judge(_failure_of(trial))
+        except RayJobFailed:
+            raise
+        except Exception:
+            logger.exception("The provider did not judge a failure; Ray recovers")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A failure that ends the fit."""
-        _quietly("error", lambda log: _tell_failure(log, trial, decision="Ray: errored", phase=Phase.FINISHING))
+        _quietly("error", lambda log: _tell_end(log, trial))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The training function returned."""
@@ -180,21 +212,27 @@ def _follow(log: CommitLog, trials: list[Any]) -> None:
             log.retain(str(trial.storage.trial_fs_path), kept)
 
 
-def _tell_failure(log: CommitLog, trial: Any, *, decision: str, phase: Phase) -> None:
-    error = trial.get_pickled_error() if hasattr(trial, "get_pickled_error") else None
-    if isinstance(error, BaseException):
-        failure = classify_exception(error)
-    else:
-        failure = Failure(kind=FailureKind.INFRASTRUCTURE, reason="a worker failed and Tune kept no exception")
-    log.tell(FailureEvent(at=_now(), failure=failure, decision=decision))
-    log.enter(phase)
+def _tell_end(log: CommitLog, trial: Any) -> None:
+    log.tell(FailureEvent(at=_now(), failure=_failure_of(trial), decision="Ray: errored"))
+    log.enter(Phase.FINISHING)
+
+
+def _failure_of(trial: Any) -> Failure:
+    """Tune hands its callbacks no exception: it lies in the driver's staging folder, long before it is in the bucket."""
+    name = trial.run_metadata.pickled_error_filename
+    path = Path(trial.local_path, name) if name and trial.local_path else None
+    if path is not None and path.is_file():
+        error = cloudpickle.loads(path.read_bytes())
+        if isinstance(error, BaseException):
+            return classify_exception(error)
+    return Failure(kind=FailureKind.INFRASTRUCTURE, reason="a worker failed and Tune kept no exception")
 
 
 def _quietly(what: str, act: Callable[[CommitLog], object]) -> None:
-    if _active is None:
+    if CommitCallback.log is None:
         return
     try:
-        act(_active)
+        act(CommitCallback.log)
     except Exception:  # process edge: an error of ours must never end somebody's training
         logger.exception("The provider's %s hook failed; training goes on", what)
 

@@ -24,7 +24,9 @@ def run_config_of_this_attempt() -> RunConfig:
     spec: JobSpec = read_spec(context.spec_path)
     _leave_failure(context.failure_path)
     if spec.training.train_version is TrainVersion.V1:
-        raise InvalidConfig("run_config() needs Ray Train V2", change="use train_loop or trainer with train_version='v1'")
+        raise InvalidConfig(
+            "run_config() needs Ray Train V2", change="use train_loop or trainer with train_version='v1'"
+        )
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     from airflow_provider.runtime.train_v2 import build_run_config
 

@@ -59,9 +59,7 @@ class FailureEvent(_Event):
     decision: str
 
 
-Event = Annotated[
-    StartEvent | PhaseEvent | ReportEvent | CommitEvent | FailureEvent, Field(discriminator="type")
-]
+Event = Annotated[StartEvent | PhaseEvent | ReportEvent | CommitEvent | FailureEvent, Field(discriminator="type")]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 

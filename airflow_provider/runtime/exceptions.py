@@ -36,7 +36,12 @@ def error_chains(error: BaseException, *, rank: int | None = None, depth: int = 
             yield from error_chains(failure, rank=int(worker), depth=depth + 1)
         return
     members = getattr(error, "exceptions", None)  # an ExceptionGroup: each member is somebody's own failure
-    if isinstance(members, tuple) and members and all(isinstance(m, BaseException) for m in members) and depth < _MAX_DEPTH:
+    if (
+        isinstance(members, tuple)
+        and members
+        and all(isinstance(m, BaseException) for m in members)
+        and depth < _MAX_DEPTH
+    ):
         for member in members:
             yield from error_chains(member, rank=rank, depth=depth + 1)
         return
@@ -67,7 +72,7 @@ def _quoted(error: BaseException) -> list[tuple[int | None, tuple[SeenError, ...
 
     A manifest that Ray refuses arrives this way, as an `ActorDiedError`.
     """
-    text = str(error)[-_MAX_QUOTED:]
+    text = _message(error)
     is_constructor = getattr(error, "actor_init_failed", False) or "raised in its creation task" in text
     return final_chains(text) if is_constructor else []
 
@@ -93,7 +98,9 @@ def _causes(error: BaseException) -> Iterator[SeenError]:
 
 def _as_seen(error: BaseException, *, is_context: bool) -> SeenError:
     kind = error.failure.kind if isinstance(error, RayTrainError) else None
-    bases = tuple(_qualified(base) for base in type(error).__mro__[1:] if base not in (object, BaseException, Exception))
+    bases = tuple(
+        _qualified(base) for base in type(error).__mro__[1:] if base not in (object, BaseException, Exception)
+    )
     return SeenError(
         name=_qualified(type(error)),
         message=_message(error),
@@ -111,7 +118,7 @@ def _qualified(cls: type) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)[:_MAX_QUOTED]
+        return str(error)[-_MAX_QUOTED:]
     except Exception as broken:
         return f"(its message can't be read: {type(broken).__name__})"
 

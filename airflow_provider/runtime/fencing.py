@@ -71,25 +71,25 @@ class _FencedCalls:
 
     def create_dir(self, path: str, *, recursive: bool = True) -> None:
         """Create a directory, if no newer claim exists."""
-        self.fence.check(self)  # type: ignore[arg-type]  # mixed into a FileSystem
+        self.fence.check(self)  # mixed into a FileSystem
         super().create_dir(path, recursive=recursive)  # type: ignore[misc]
 
     def delete_dir(self, path: str) -> None:
         """Delete a directory of this generation, if no newer claim exists."""
         self.fence.check_deletable(path)
-        self.fence.check(self)  # type: ignore[arg-type]
+        self.fence.check(self)
         super().delete_dir(path)  # type: ignore[misc]
 
     def delete_dir_contents(self, path: str, **options: Any) -> None:
         """Empty a directory of this generation, if no newer claim exists."""
         self.fence.check_deletable(path)
-        self.fence.check(self)  # type: ignore[arg-type]
+        self.fence.check(self)
         super().delete_dir_contents(path, **options)  # type: ignore[misc]
 
     def delete_file(self, path: str) -> None:
         """Delete a file of this generation, if no newer claim exists."""
         self.fence.check_deletable(path)
-        self.fence.check(self)  # type: ignore[arg-type]
+        self.fence.check(self)
         super().delete_file(path)  # type: ignore[misc]
 
 

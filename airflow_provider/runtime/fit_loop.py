@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure
@@ -40,8 +41,9 @@ class FitLoop:
 
     def run(self) -> Failure | None:
         """Fit until done. None is success, a failure is final for this job."""
-        barren = 0
-        for fit in range(1, self.spec.training.failure.max_refits + 2):
+        barren = fit = 0
+        while True:
+            fit += 1
             self.ending.facts.num_fits = fit
             before = self._own_commits()
             error = self._fit(fit)
@@ -61,12 +63,13 @@ class FitLoop:
             if not verdict.refits:
                 return failure
             self._note(failure, verdict.reason, commits)
-            time.sleep(self.spec.timings.refit_backoff_s * barren if barren else self.spec.timings.refit_backoff_s)
-        return failure
+            time.sleep(self.spec.timings.refit_backoff_s * max(1, barren))
 
     def _fit(self, fit: int) -> BaseException | None:
         self.scribe.enter(Phase.RESTORING)
         attempts = patiently(lambda: read_attempts(self.store, self.spec.ref, say=say), for_s=_STORE_PATIENCE_S)
+        if fit == 1:
+            attempts = [a for a in attempts if a.ref != self.spec.ref]
         resolved = patiently(lambda: self._resolve(attempts), for_s=_STORE_PATIENCE_S)
         say(resolved.point.reason)
         patiently(lambda: self._write_start(resolved, fit), for_s=_STORE_PATIENCE_S)
@@ -78,7 +81,7 @@ class FitLoop:
         self.ending.facts.restored = resolved.checkpoint
         self.scribe.begin_fit(parent=resolved.checkpoint, metrics=dict(candidate.metrics) if candidate else None)
         try:
-            self.training.fit(resolved.point, attempts=[a.checkpoints for a in attempts], fit=fit)
+            self.training.fit(resolved, fit=fit)
         except Exception as error:  # process edge: a fit raises whatever Ray or the user's code raised
             return error
         finally:
@@ -112,18 +115,12 @@ class FitLoop:
         """Records that earlier attempts could not write are completed while this one trains."""
         writer = f"{self.spec.ref.attempt:06d}"
         for earlier in attempts:
-            manifest = earlier.checkpoints.manifest
-            if earlier.ref == self.spec.ref or manifest is None:
-                continue
-            known = earlier.recorded_names
-
-            def complete(earlier: EarlierAttempt = earlier, known: frozenset[str] = known) -> None:
-                assert earlier.checkpoints.manifest is not None
-                complete_quietly(
-                    self.store, earlier.ref, manifest=earlier.checkpoints.manifest, known=known, writer=writer
+            manifest, known = earlier.checkpoints.manifest, earlier.recorded_names
+            if manifest is not None:
+                complete = partial(
+                    complete_quietly, self.store, earlier.ref, manifest=manifest, known=known, writer=writer
                 )
-
-            self.scribe.afterthoughts.append(complete)
+                self.scribe.afterthoughts.append(complete)
 
     def _release(self, fit: int, attempts: list[EarlierAttempt]) -> None:
         if fit > 1:
@@ -135,9 +132,7 @@ class FitLoop:
                 release_reservation(alive.train_run_id if alive else "")
 
     def _own_commits(self) -> int:
-        body = patiently(
-            lambda: self.store.read(layout.manifest(*self.spec.ref.rank)), for_s=_STORE_PATIENCE_S
-        )
+        body = patiently(lambda: self.store.read(layout.manifest(*self.spec.ref.rank)), for_s=_STORE_PATIENCE_S)
         own = f"attempts/{self.spec.ref.attempt:06d}/"
         listed = [n for n in parse_manifest(body, key="manifest").names if n.startswith(own)] if body else []
         return max(len(listed), self.scribe.progress.num_commits)

@@ -32,9 +32,13 @@ def load_target(path: str, *, parameter: str) -> Callable[..., Any]:
     for part in name.split("."):
         target = getattr(target, part, None)
         if target is None:
-            raise InvalidConfig(f"{parameter}={path!r}: module {module_name} has no {name!r}", change="check the spelling")
+            raise InvalidConfig(
+                f"{parameter}={path!r}: module {module_name} has no {name!r}", change="check the spelling"
+            )
     if not callable(target):
-        raise InvalidConfig(f"{parameter}={path!r} is a {type(target).__name__}, not a function", change="name a function")
+        raise InvalidConfig(
+            f"{parameter}={path!r} is a {type(target).__name__}, not a function", change="name a function"
+        )
     return target  # type: ignore[no-any-return]  # callable() tells the checker nothing about Any
 
 

@@ -148,7 +148,7 @@ def resolve(
     quarantined = read_quarantine(store, ref.generation)
     names = {name for a in known for name in _names(a)}
     folders = {folder for a in attempts for folder in a.folders}
-    on_disk = frozenset(n for n in names if _folder_of(n) in folders)
+    on_disk = frozenset(names & (folders | _deeper(store, ref.generation, names)))
     # Retired and gone is what retention leaves behind: pruned, not corrupt.
     ranked = [
         c
@@ -174,6 +174,12 @@ def _names(attempt: AttemptCheckpoints) -> Iterable[str]:
     if attempt.manifest is not None:
         yield from attempt.manifest.names
     yield from (entry.checkpoint for entry in attempt.recorded)
+
+
+def _deeper(store: ExperimentStore, generation: int, names: set[str]) -> set[str]:
+    """Existing folders with the parents of nested names (`epoch/3`, V1's run directories): one listing per parent."""
+    parents = {name.rpartition("/")[0] for name in names if name != _folder_of(name)}
+    return {f"{p}/{child}" for p in parents for child in store.folders(f"{layout.generation(generation)}/{p}")}
 
 
 def _folder_of(name: str) -> str:
@@ -203,10 +209,11 @@ def _first_usable(
         if candidate.is_retired and not found:
             continue  # pruned
         verdict = verify(candidate, _with_expected_etags(store, folder, candidate, found))
+        usable = candidate
         if verdict.is_usable and candidate.is_retired:
-            candidate, verdict = _copied(store, ref, candidate)
+            usable, verdict = _copied(store, ref, candidate)
         if verdict.is_usable:
-            return candidate, verdict
+            return usable, verdict
         skipped.append(SkippedCheckpoint(checkpoint=candidate.name, why=verdict.why))
         if policy.on_corrupt == "fail":
             break

@@ -15,14 +15,13 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.fit_rules import RestoreProof, prove_restore
 from airflow_provider.core.job import JobSpec
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.records import AliveRecord, Phase
+from airflow_provider.core.records import AliveRecord, Phase, RestartEntry
 from airflow_provider.runtime.events import (
     CommitEvent,
     Event,
     EventReader,
     FailureEvent,
     PhaseEvent,
-    ReportEvent,
     StartEvent,
 )
 from airflow_provider.runtime.progress import Progress
@@ -50,8 +49,8 @@ class Scribe:
         self.proof: RestoreProof | None = None
         self.train_run_id = ""
         self.last_failure: Failure | None = None
-        self.on_fatal: Callable[[Failure], None] = lambda failure: None
-        self.afterthoughts: list[Callable[[], None]] = []
+        self.on_fatal: Callable[[Failure], None] = lambda _failure: None
+        self.afterthoughts: list[Callable[[], object]] = []
         """Slow work that may wait until training runs, for example completing older attempts' records."""
         self._base: Mapping[str, Any] | None = None
         self._lock = threading.Lock()
@@ -74,6 +73,11 @@ class Scribe:
         with self._lock:
             self.recorder.parent, self._base, self.last_failure = parent, metrics, None
             self.progress = replace(self.progress.entered(Phase.WAITING, utc_now()), trained_since_commit_s=0.0)
+
+    def note_restart(self, entry: RestartEntry) -> None:
+        """A failure that no controller could tell, for example its own death."""
+        with self._lock:
+            self.recorder.note_restart(entry)
 
     def settle(self, *, timeout_s: float = 10.0) -> bool:
         """Take in and write what the controller left; true if everything is in the bucket."""
@@ -169,7 +173,7 @@ class Scribe:
             say(f"phase {event.phase.value}")
         elif isinstance(event, StartEvent):
             self.train_run_id = event.train_run_id
-        elif isinstance(event, ReportEvent) and self._base is not None:
+        elif self._base is not None:  # a ReportEvent
             self._prove(prove_restore(self._base, event.metrics, declared=self.spec.training.progress_metric))
 
     def _prove(self, proof: RestoreProof) -> None:

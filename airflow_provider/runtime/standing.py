@@ -110,4 +110,6 @@ class Standing:
             return None
         if alive is None or alive.run_uid == self.run_uid:
             return None
-        return Hit(HitKind.SUPERSEDED, f"attempt {self.spec.ref} runs elsewhere too: alive.json is of run {alive.run_uid[:8]}")
+        return Hit(
+            HitKind.SUPERSEDED, f"attempt {self.spec.ref} runs elsewhere too: alive.json is of run {alive.run_uid[:8]}"
+        )

@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,7 +36,9 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _EXPIRED = re.compile(r"EXPIRED_TOKEN|ExpiredToken|REQUEST_EXPIRED|token.{0,20}expired", re.IGNORECASE)
-_THROTTLED = re.compile(r"SLOW_DOWN|SlowDown|THROTTLING|REQUEST_LIMIT|HTTP status (429|503)\b|SERVICE_UNAVAILABLE", re.IGNORECASE)
+_THROTTLED = re.compile(
+    r"SLOW_DOWN|SlowDown|THROTTLING|REQUEST_LIMIT|HTTP status (429|503)\b|SERVICE_UNAVAILABLE", re.IGNORECASE
+)
 _NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found", re.IGNORECASE)
 
 
@@ -48,7 +51,9 @@ def split_uri(uri: str) -> tuple[str, str]:
         return "s3", path
     path = uri.removeprefix("file://")
     if not path.startswith("/"):
-        raise InvalidConfig(f"The experiment URI {uri!r} is neither s3:// nor an absolute path", change="use s3://bucket/prefix")
+        raise InvalidConfig(
+            f"The experiment URI {uri!r} is neither s3:// nor an absolute path", change="use s3://bucket/prefix"
+        )
     return "file", path.rstrip("/") or "/"
 
 
@@ -184,10 +189,12 @@ class ExperimentStore:
     def copy_folder(self, source: str, target: str) -> None:
         """Copy all objects below `source`; the store copies them itself where it can."""
         for file in self.files(source):
-            pair = (self.path(f"{source}/{file.key}"), self.path(f"{target}/{file.key}"))
-            if self._is_local:
-                self._do("create", target, lambda to=pair[1]: os.makedirs(os.path.dirname(to), exist_ok=True))
-            self._do("CopyObject", source, lambda pair=pair: self.filesystem.copy_file(*pair))
+            self._do("CopyObject", source, partial(self._copy, f"{source}/{file.key}", f"{target}/{file.key}"))
+
+    def _copy(self, source: str, target: str) -> None:
+        if self._is_local:
+            os.makedirs(os.path.dirname(self.path(target)), exist_ok=True)
+        self.filesystem.copy_file(self.path(source), self.path(target))
 
     def _etag(self, key: str) -> str:
         def head() -> str:
@@ -223,7 +230,9 @@ def typed_error(error: BaseException, *, action: str, key: str) -> RayTrainError
     if _EXPIRED.search(text):
         return StoreCredentialsExpired(f"Credentials expired in {action} of {key}", known=known)
     if _NO_BUCKET.search(text):
-        return BucketNotFound(f"The bucket of {key} does not exist", known=known, change="create it or correct storage_path")
+        return BucketNotFound(
+            f"The bucket of {key} does not exist", known=known, change="create it or correct storage_path"
+        )
     if _DENIED.search(text) or isinstance(error, PermissionError):
         return StorePermissionDenied(
             f"The object store refused {action} of {key}",

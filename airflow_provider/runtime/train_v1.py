@@ -8,16 +8,14 @@ of its own. What V1 can't promise stands in docs/train-v1.md; above all, its upl
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
 import ray.train
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import InvalidConfig
+from airflow_provider.core.errors import InvalidConfig, RayJobFailed
 from airflow_provider.core.job import JobSpec, TrainingKind
 from airflow_provider.core.layout_v1 import (
     ModeV1,
@@ -33,11 +31,10 @@ from airflow_provider.core.layout_v1 import (
 from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import RestorePoint
-from airflow_provider.runtime.commits_v1 import CommitCallback, CommitLog, activate
+from airflow_provider.runtime.commits_v1 import CommitCallback, CommitLog
 from airflow_provider.runtime.import_target import check_train_loop, load_target
+from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import ExperimentStore
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def is_v1() -> bool:
     return constants is None or not constants.is_v2_enabled()
 
 
-def run_v1(
+def run_v1(  # noqa: PLR0913  # the driver's facts about one fit, each by name
     job: JobSpec,
     *,
     store: ExperimentStore,
@@ -68,7 +65,7 @@ def run_v1(
 ) -> ResultV1:
     """Train one fit of an attempt on V1, from `point`. Raises what the training raised.
 
-    `start` is the manifest that this fit begins with (`restore.start_manifest`); each commit is added to it.
+    `start` is the manifest that the driver wrote for this fit; each commit is added to it.
     """
     if not is_v1():
         raise InvalidConfig(
@@ -77,23 +74,25 @@ def run_v1(
             change="set it in the job's environment, which the operator does for train_version='v1'",
         )
     plan = plan_of(job, store=store, point=point, fit=fit)
-    logger.info("Ray Train V1: %s", plan.reason)
-    g, n = job.ref.rank
+    say(f"Ray Train V1: {plan.reason}")
     log = CommitLog(
         store,
-        manifest_key=layout.manifest(g, n),
-        generation_folder=layout.generation(g),
+        job.ref,
         events_path=events_path,
         start=start,
+        failure_config=job.training.failure,
         is_superseded=is_superseded,
-        ray_version=ray.__version__,
     )
-    log.write()
-    activate(log)
+    CommitCallback.log = log
     try:
         result = build_trainer(job, store=store, plan=plan).fit()
+    except Exception as error:
+        if log.ended is None:
+            raise
+        # Tune may wrap what its callbacks raise; the driver reads our verdict where it reads V2's.
+        raise RayJobFailed("The fit was ended", known=log.ended.reason, failure=log.ended) from error
     finally:
-        activate(None)
+        CommitCallback.log = None
         log.finish()
     return ResultV1(plan, own_metrics(result.metrics or {}), log.manifest)
 
@@ -172,10 +171,15 @@ def _new_trainer(job: JobSpec, config: Any) -> Any:
     if training.kind is TrainingKind.TRAINER:
         trainer = load_target(training.target or "", parameter="trainer")(config)
         if getattr(getattr(trainer, "run_config", None), "name", None) != config.name:
-            raise InvalidConfig(f"The trainer of {training.target} ignores the run config it was given", change="pass it on as run_config")
+            raise InvalidConfig(
+                f"The trainer of {training.target} ignores the run config it was given",
+                change="pass it on as run_config",
+            )
         return trainer
     if training.kind is not TrainingKind.TRAIN_LOOP:
-        raise InvalidConfig("An entrypoint script fits its own trainer", change="ask airflow_provider.runtime for its run config")
+        raise InvalidConfig(
+            "An entrypoint script fits its own trainer", change="ask airflow_provider.runtime for its run config"
+        )
     train_loop = load_target(training.target or "", parameter="train_loop")
     check_train_loop(train_loop, training.train_loop_config)
     torch_trainer = importlib.import_module("ray.train.torch").TorchTrainer
@@ -204,7 +208,8 @@ def _scaling_v1(job: JobSpec) -> Any:
     scaling = job.training.scaling
     if isinstance(scaling.num_workers, tuple):
         raise InvalidConfig(
-            f"Elastic num_workers ({scaling.wanted_workers}) needs Ray Train V2", change="give one number, or train_version='v2'"
+            f"Elastic num_workers ({scaling.wanted_workers}) needs Ray Train V2",
+            change="give one number, or train_version='v2'",
         )
     options: dict[str, Any] = {"num_workers": int(scaling.num_workers), "use_gpu": bool(scaling.use_gpu)}
     if scaling.resources_per_worker:

@@ -72,7 +72,9 @@ def scaling_config(config: ScalingConfig) -> ray.train.ScalingConfig:
             known=f"Ray {ray.__version__} on the cluster has fixed sizes only",
             change="use Ray 2.60 or newer, or one number",
         )
-    workers: Any = tuple(int(n) for n in config.num_workers) if isinstance(config.num_workers, tuple) else int(config.num_workers)
+    workers: Any = (
+        tuple(int(n) for n in config.num_workers) if isinstance(config.num_workers, tuple) else int(config.num_workers)
+    )
     options: dict[str, Any] = {"placement_strategy": config.placement_strategy}
     if config.accelerator_type is not None:
         options["accelerator_type"] = config.accelerator_type

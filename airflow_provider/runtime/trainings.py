@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.job import JobSpec, TrainingKind, TrainVersion
-from airflow_provider.core.restore import AttemptCheckpoints, RestorePoint
 from airflow_provider.runtime.child import Child, ChildContext
+from airflow_provider.runtime.restoring import Resolved
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.standing import Standing
 from airflow_provider.runtime.storage import ExperimentStore
@@ -23,7 +23,7 @@ class Training(Protocol):
     def prepare(self) -> None:
         """Find the user's code and check it. Raises InvalidConfig before any worker starts."""
 
-    def fit(self, point: RestorePoint, *, attempts: Sequence[AttemptCheckpoints], fit: int) -> None:
+    def fit(self, start: Resolved, *, fit: int) -> None:
         """Train from the restore point, whose manifest is written."""
 
     def kill(self) -> None:
@@ -37,7 +37,7 @@ class TrainerV2:
         """Nothing is imported yet."""
         self.spec, self.events_path = spec, events_path
         self.is_fenced = True
-        self._build: Callable[[Any], Any] | None = None
+        self._build: Callable[[Any], Any] = _unprepared
 
     def prepare(self) -> None:
         """Import Ray Train and the user's code."""
@@ -46,15 +46,18 @@ class TrainerV2:
         self.is_fenced = check_fencing()
         self._build = prepare_trainer(self.spec)
 
-    def fit(self, point: RestorePoint, *, attempts: Sequence[AttemptCheckpoints], fit: int) -> None:
+    def fit(self, start: Resolved, *, fit: int) -> None:
         """Fit a new trainer; Ray finds the restore point in the manifest."""
         from airflow_provider.runtime.train_v2 import build_run_config
 
-        assert self._build is not None
         self._build(build_run_config(self.spec, events_path=self.events_path, is_fenced=self.is_fenced)).fit()
 
     def kill(self) -> None:
         """Ray's actors die with the driver."""
+
+
+def _unprepared(run_config: Any) -> Any:
+    raise InvalidConfig("The trainer was not prepared")
 
 
 class TrainerV1:
@@ -72,15 +75,15 @@ class TrainerV1:
 
         load_target(self.spec.training.target or "", parameter=self.spec.training.kind.value)
 
-    def fit(self, point: RestorePoint, *, attempts: Sequence[AttemptCheckpoints], fit: int) -> None:
+    def fit(self, start: Resolved, *, fit: int) -> None:
         """Restore or resume, as V1 allows."""
         from airflow_provider.runtime.train_v1 import run_v1
 
         run_v1(
             self.spec,
             store=self.store,
-            point=point,
-            attempts=attempts,
+            point=start.point,
+            start=start.manifest,
             events_path=self.events_path,
             is_superseded=lambda: self.standing.newer_claim() is not None,
             fit=fit,
@@ -107,7 +110,7 @@ class Script:
         fields = {**self.context.__dict__, "is_fenced": self.is_fenced}
         self.context = ChildContext(**fields)
 
-    def fit(self, point: RestorePoint, *, attempts: Sequence[AttemptCheckpoints], fit: int) -> None:
+    def fit(self, start: Resolved, *, fit: int) -> None:
         """Run the script once; its trainer finds the restore point in the manifest."""
         self._child.run(self.spec.training.command or "", self.context)
 
@@ -128,9 +131,7 @@ def check_fencing() -> bool:
     return not missing
 
 
-def choose_training(
-    spec: JobSpec, *, store: ExperimentStore, standing: Standing, context: ChildContext
-) -> Training:
+def choose_training(spec: JobSpec, *, store: ExperimentStore, standing: Standing, context: ChildContext) -> Training:
     """The training that the spec asks for. Sets the switch that Ray Train reads when it is imported."""
     is_v1 = spec.training.train_version is TrainVersion.V1
     os.environ["RAY_TRAIN_V2_ENABLED"] = "0" if is_v1 else "1"

@@ -170,12 +170,12 @@ def open_object_store(
     isn't mounted is an error and not an empty experiment. Raises InvalidConfig for another scheme or a missing factory.
     """
     if uri.startswith("s3://"):
-        from airflow_provider.storage.s3 import S3ObjectStore  # noqa: PLC0415 parsing a Dag must not load botocore
+        from airflow_provider.storage.s3 import S3ObjectStore  # here: parsing a Dag must not load botocore
 
         if client_factory is None:
             raise InvalidConfig("An S3 store needs a client factory", change="pass client_factory=", scheme="s3")
         return S3ObjectStore(uri, client_factory=client_factory)
-    from airflow_provider.storage.local import LocalObjectStore  # noqa: PLC0415 flock exists on POSIX only
+    from airflow_provider.storage.local import LocalObjectStore  # here: flock exists on POSIX only
 
     return LocalObjectStore(uri, anchor=anchor)
 

@@ -148,7 +148,7 @@ class S3ObjectStore:
         for number in range(_ROUNDS):
             try:
                 self._put(full, body, IfNoneMatch="*")
-            except PreconditionFailed as answer:  # noqa: PERF203 few rounds, each a request
+            except PreconditionFailed as answer:
                 if lost is None and not answer.retried:
                     return False
                 found = self._read_back(key)
@@ -173,7 +173,7 @@ class S3ObjectStore:
         for number in range(_ROUNDS):
             try:
                 return self._put(full, body, IfMatch=f'"{etag}"')
-            except (PreconditionFailed, Missing) as answer:  # noqa: PERF203 few rounds, each a request
+            except (PreconditionFailed, Missing) as answer:
                 ambiguous = lost is not None or answer.retried
                 # Some servers answer 412 also for a bucket that isn't there; the read says so.
                 found = self._read_back(key) if ambiguous or not self._bucket_seen else None

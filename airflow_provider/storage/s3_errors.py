@@ -56,8 +56,8 @@ ACTIONS = {
 """The IAM action behind each operation we send."""
 
 
-class Missing(Exception):  # noqa: N818 an answer, not an error: it never leaves the adapter
-    """The store says that the key isn't there."""
+class Missing(Exception):
+    """The store says that the key isn't there. This and the next three are answers: they never leave the adapter."""
 
     def __init__(self, *, retried: bool = False) -> None:
         """`retried`: the SDK had sent the request before."""
@@ -65,7 +65,7 @@ class Missing(Exception):  # noqa: N818 an answer, not an error: it never leaves
         self.retried = retried
 
 
-class PreconditionFailed(Exception):  # noqa: N818 an answer
+class PreconditionFailed(Exception):
     """412. `retried` means that the SDK had sent the request before: the first one may have succeeded."""
 
     def __init__(self, *, retried: bool = False) -> None:
@@ -74,11 +74,11 @@ class PreconditionFailed(Exception):  # noqa: N818 an answer
         self.retried = retried
 
 
-class ConcurrentWrite(Exception):  # noqa: N818 an answer
+class ConcurrentWrite(Exception):
     """409: another conditional write of the key is in progress; neither won yet."""
 
 
-class Unexplained(Exception):  # noqa: N818 an answer
+class Unexplained(Exception):
     """A HEAD answered 4xx; having no body it can't say why, a GET of the same key can."""
 
     def __init__(self, *, status: int) -> None:

@@ -16,17 +16,24 @@ from typing import Any
 import pytest
 
 from airflow_provider.core import layout
+from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec, TrainVersion
 from airflow_provider.core.layout_v1 import parse_run, state_checkpoint
 from airflow_provider.core.manifest import Manifest, parse_manifest
-from airflow_provider.core.records import AttemptRef, CheckpointFile, ClaimRecord
+from airflow_provider.core.records import (
+    AttemptRef,
+    CheckpointFile,
+    ClaimRecord,
+    OutcomeRecord,
+    OutcomeState,
+    RecordSegment,
+)
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, StorageConfig
 from tests.stack.ray_cluster import RayCluster
 from tests.stack.s3 import S3Server
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(400)]
 REPO = Path(__file__).parents[2]
-DRIVER = REPO / "tests" / "e2e" / "v1_driver.py"
 _numbers = itertools.count(1)
 
 
@@ -57,7 +64,9 @@ class Experiment:
         except self.client.exceptions.NoSuchKey:
             return None
 
-    def start(self, attempt: int, training: TrainingSpec, *, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        self, attempt: int, training: TrainingSpec, *, env: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         ref = AttemptRef(generation=1, attempt=attempt)
         claim = ClaimRecord(
             k=attempt, generation=1, attempt=attempt, submission_id=f"s{attempt}", address="x", try_number=attempt, intent="test",
@@ -71,15 +80,16 @@ class Experiment:
         )  # fmt: skip
         spec = self.folder / f"spec-{attempt}.json"
         spec.write_bytes(job.body())
+        for_workers = {"RAY_TRAIN_V2_ENABLED": "0", "PYTHONPATH": str(REPO), "V1_GATE": str(self.gate)}
         own = {
             "RAY_ADDRESS": f"127.0.0.1:{self.cluster.port}",
-            "RAY_TRAIN_V2_ENABLED": "0",
             "PYTHONPATH": str(REPO),
-            "V1_GATE": str(self.gate),
+            # As the Jobs API hands a job its runtime environment.
+            "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"env_vars": for_workers}}),
         }
         with (self.folder / f"driver-{attempt}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, str(DRIVER), str(spec), str(self.answer_path(attempt))],
+                [sys.executable, "-m", "airflow_provider.runtime.driver", "--spec", str(spec)],
                 env={**self.cluster.env(), **self.s3.env(), **own, **(env or {})},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -87,15 +97,16 @@ class Experiment:
                 start_new_session=True,
             )
 
-    def finish(self, attempt: int, training: TrainingSpec) -> dict[str, Any]:
+    def finish(self, attempt: int, training: TrainingSpec) -> OutcomeRecord:
         """Run an attempt to its end."""
         process = self.start(attempt, training)
         try:
-            process.wait(timeout=120)
+            process.wait(timeout=200)
         finally:
             process.kill()
-        assert self.answer_path(attempt).exists(), self.log(attempt)
-        return json.loads(self.answer_path(attempt).read_text())
+        body = self.read(layout.outcome(1, attempt))
+        assert body is not None, self.log(attempt)
+        return OutcomeRecord.parse(body, key="outcome")
 
     def kill_when(self, process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> None:
         """SIGKILL the driver once the condition holds; a driver that ended before proves nothing."""
@@ -106,17 +117,14 @@ class Experiment:
         assert process.wait(timeout=10) == -signal.SIGKILL
 
     def wait_until(self, condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-        end = time.monotonic() + 100
+        end = time.monotonic() + 150
         while not condition():
             assert process.poll() is None, self.log(1)
             assert time.monotonic() < end, self.log(1)
             time.sleep(0.1)
 
-    def answer_path(self, attempt: int) -> Path:
-        return self.folder / f"answer-{attempt}.json"
-
     def log(self, attempt: int) -> str:
-        return (self.folder / f"driver-{attempt}.log").read_text(errors="replace")[-6000:]
+        return (self.folder / f"driver-{attempt}.log").read_text(errors="replace")
 
     def manifest(self, attempt: int) -> Manifest:
         body = self.read(layout.manifest(1, attempt))
@@ -153,60 +161,97 @@ def spec(**changes: Any) -> TrainingSpec:
     return TrainingSpec(**{**values, **changes})
 
 
-def test_a_killed_driver_is_restored_in_its_run_directory_and_a_new_config_resumes_in_another(experiment: Experiment) -> None:
-    """The mission on V1: can_restore and restore on the S3 path, datasets given again; then the same with 6 epochs."""
+def short(names: tuple[str, ...]) -> list[str]:
+    """Checkpoint names without their folders."""
+    return [name.rpartition("/")[2] for name in names]
+
+
+def test_a_killed_driver_is_restored_in_its_run_directory(experiment: Experiment) -> None:
+    """The mission on V1: can_restore and restore on the S3 path, nothing trained again, datasets given again."""
     first = experiment.start(1, spec())
-    experiment.kill_when(first, lambda: experiment.state() == "checkpoint_000001" and len(experiment.manifest(1).entries) == 2)
+    experiment.kill_when(
+        first, lambda: experiment.state() == "checkpoint_000001" and len(experiment.manifest(1).entries) == 2
+    )
     assert [e.metrics["epoch"] for e in experiment.manifest(1).entries] == [0, 1]
     experiment.gate.touch()
 
-    answer = experiment.finish(2, spec())
-    assert answer["mode"] == "restore", answer
-    assert answer["metrics"]["epoch"] == 3
-    assert answer["metrics"]["first"] == 2  # nothing trained again
-    assert answer["metrics"]["rows"] == 8  # the datasets were given again
-    assert "config" not in answer["metrics"]
-    names = experiment.manifest(2).names
-    assert [name.rpartition("/")[2] for name in names] == ["checkpoint_000002", "checkpoint_000003"]
-    assert all(name.startswith("attempts/000001/v1/") and experiment.exists(name) for name in names)
+    outcome = experiment.finish(2, spec())
+    assert outcome.state is OutcomeState.SUCCESS, experiment.log(2)
+    assert "restore of attempts/000001/v1" in experiment.log(2)
+    manifest = experiment.manifest(2)
+    assert manifest.latest is not None
+    assert manifest.latest.metrics == {"epoch": 3, "first": 2, "rows": 8, "epochs": 4, "training_iteration": 4}
+    # Ray's retention is followed: two are kept, both exist, in the run directory that attempt 1 started.
+    assert short(manifest.names) == ["checkpoint_000002", "checkpoint_000003"]
+    assert all(name.startswith("attempts/000001/v1/") and experiment.exists(name) for name in manifest.names)
+    assert (outcome.latest_checkpoint, outcome.fenced, outcome.train_version) == (manifest.latest.name, False, "v1")
+    assert outcome.restore_proven == "yes"
+    body = experiment.read(layout.segment(1, 2, "000001"))
+    assert body is not None
+    recorded = RecordSegment.parse(body, key="segment").checkpoints
+    assert short(tuple(e.checkpoint for e in recorded)) == ["checkpoint_000002", "checkpoint_000003"]
+    assert [short((e.parent or "",)) for e in recorded] == [["checkpoint_000001"], ["checkpoint_000002"]]
+    assert [f.key for f in recorded[-1].files] == ["state.json"]
 
-    answer = experiment.finish(3, spec(train_loop_config={"epochs": 6}))
-    assert answer["mode"] == "resume", answer
-    assert "train_loop_config" in answer["reason"]
-    assert (answer["metrics"]["first"], answer["metrics"]["epoch"], answer["metrics"]["epochs"]) == (4, 5, 6)
-    third = experiment.manifest(3)
-    assert third.latest is not None
-    assert third.latest.name.startswith("attempts/000003/v1/")
+
+def test_a_user_error_ends_the_fit_and_a_corrected_config_resumes_in_a_new_directory(experiment: Experiment) -> None:
+    """V1 wraps a KeyError in three Ray errors and repeats it; and its restore would ignore the corrected config."""
+    experiment.gate.touch()
+    buggy = spec(train_loop_config={"epochs": 4, "bug_in": 2}, failure=FailureConfig(max_failures=20))
+    outcome = experiment.finish(1, buggy)
+    assert outcome.failure is not None, experiment.log(1)
+    # Ray would have repeated it 20 times (G6).
+    assert (outcome.num_fits, outcome.num_restarts) == (1, 2), experiment.log(1)
+    assert "the same error 2 times" in outcome.failure.reason
+    assert (outcome.failure.kind, outcome.failure.exception_type) == (FailureKind.USER, "KeyError")
+    assert outcome.failure.reason.count("'labels'") == 1
+    old = experiment.manifest(1).names
+    assert short(old) == ["checkpoint_000000", "checkpoint_000001"]
+
+    outcome = experiment.finish(2, spec(train_loop_config={"epochs": 6}))
+    assert outcome.state is OutcomeState.SUCCESS, experiment.log(2)
+    assert "resume_from_checkpoint" in experiment.log(2)
+    manifest = experiment.manifest(2)
+    assert manifest.latest is not None
+    assert (manifest.latest.metrics["first"], manifest.latest.metrics["epoch"], manifest.latest.metrics["epochs"]) == (
+        2,
+        5,
+        6,
+    )
+    assert manifest.latest.name.startswith("attempts/000002/v1/")
     # A run directory of its own prunes nothing of the other.
-    assert all(experiment.exists(name) for name in (*names, *third.names))
+    assert set(old) < set(manifest.names)
+    assert all(experiment.exists(name) for name in manifest.names)
 
 
 def test_a_commit_that_rays_state_does_not_know_yet_is_not_trained_again(experiment: Experiment) -> None:
     """Ray's own restore would go back: its state lags ten seconds behind. Our manifest doesn't (G2)."""
-    first = experiment.start(1, spec(), env={"TUNE_GLOBAL_CHECKPOINT_S": "10000", "TUNE_MAX_PENDING_TRIALS_PG": "1"})
+    training = spec(checkpoint=CheckpointConfig(), datasets=None)
+    first = experiment.start(1, training, env={"TUNE_GLOBAL_CHECKPOINT_S": "10000"})
     experiment.kill_when(first, lambda: len(experiment.manifest(1).entries) == 2)
+    assert experiment.state() != "checkpoint_000001", "Ray's state was not behind: this proves nothing"
     experiment.gate.touch()
-    behind = experiment.state() != "checkpoint_000001"
-    answer = experiment.finish(2, spec())
-    assert answer["metrics"]["first"] == 2
-    assert answer["metrics"]["epoch"] == 3
-    assert answer["mode"] == ("resume" if behind else "restore"), answer
+    outcome = experiment.finish(2, training)
+    assert outcome.state is OutcomeState.SUCCESS, experiment.log(2)
+    latest = experiment.manifest(2).latest
+    assert latest is not None
+    assert (latest.metrics["first"], latest.metrics["epoch"]) == (2, 3)
+    assert "not from checkpoint_000001" in experiment.log(2)
 
 
-def test_a_user_error_in_a_factory_training_is_told_once_and_a_corrected_one_restores(experiment: Experiment) -> None:
-    """V1 wraps a KeyError in three Ray errors; what reaches the DAG author is the KeyError."""
+def test_a_trainer_factory_is_restored_with_the_class_it_returns(experiment: Experiment) -> None:
+    """All built-in trainers: the factory is called again, for what restore must be given again."""
+    training = spec(
+        kind=TrainingKind.TRAINER, target="tests.e2e.v1_training:make_trainer", train_loop_config=None, datasets=None
+    )
+    first = experiment.start(1, training)
+    experiment.kill_when(
+        first, lambda: experiment.state() == "checkpoint_000001" and len(experiment.manifest(1).entries) == 2
+    )
     experiment.gate.touch()
-    failure = experiment.finish(1, spec(train_loop_config={"epochs": 4, "bug_in": 2}))["failure"]
-    assert failure["kind"] == "user"
-    assert failure["exception_type"] == "KeyError"
-    assert failure["reason"].count("'labels'") == 1
-
-    answer = experiment.finish(
-        2, spec(kind=TrainingKind.TRAINER, target="tests.e2e.v1_training:make_trainer", train_loop_config=None, datasets=None)
-    )
-    assert (answer["mode"], answer["metrics"]["first"], answer["metrics"]["epoch"]) == ("resume", 2, 3)
-    again = experiment.finish(
-        3, spec(kind=TrainingKind.TRAINER, target="tests.e2e.v1_training:make_trainer", train_loop_config=None, datasets=None)
-    )
-    assert again["metrics"]["epoch"] == 3
-    assert again["mode"] == "restore", again
+    outcome = experiment.finish(2, training)
+    assert outcome.state is OutcomeState.SUCCESS, experiment.log(2)
+    assert "restore of attempts/000001/v1" in experiment.log(2)
+    latest = experiment.manifest(2).latest
+    assert latest is not None
+    assert (latest.metrics["first"], latest.metrics["epoch"], latest.metrics["rows"]) == (2, 3, 8)

@@ -33,7 +33,7 @@ def train_loop(config: dict[str, Any]) -> None:
     rows = sum(1 for _ in shard.iter_rows()) if shard is not None else 0
     for epoch in range(first, config["epochs"]):
         gate = os.environ["V1_GATE"]
-        while epoch == HELD_EPOCH and not os.path.exists(gate):
+        while epoch == HELD_EPOCH and not Path(gate).exists():
             time.sleep(0.1)
         if epoch == config.get("bug_in"):
             raise KeyError("labels")
@@ -46,5 +46,9 @@ def train_loop(config: dict[str, Any]) -> None:
 def make_trainer(run_config: RunConfig) -> TorchTrainer:
     """A factory, for the `trainer` way of saying what to train."""
     return TorchTrainer(
-        train_loop, train_loop_config={"epochs": 4}, run_config=run_config, scaling_config=ScalingConfig(num_workers=1), datasets=datasets()
+        train_loop,
+        train_loop_config={"epochs": 4},
+        run_config=run_config,
+        scaling_config=ScalingConfig(num_workers=1),
+        datasets=datasets(),
     )

@@ -26,7 +26,7 @@ from tests.stack.process import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import psutil
@@ -45,7 +45,7 @@ class AirflowComponent(Service):
 
     stop_grace_s = 5.0
 
-    def __init__(self, name: str, state_dir: Path, *, env: Mapping[str, str]) -> None:
+    def __init__(self, name: str, state_dir: Path, *, env: Callable[[], Mapping[str, str]]) -> None:
         """Name one of Airflow's commands."""
         super().__init__(state_dir)
         self.name = name
@@ -54,7 +54,7 @@ class AirflowComponent(Service):
     def start(self) -> None:
         """Start it; `AirflowServices` waits for its health, since the API server alone knows it."""
         argv = [program("airflow"), *_COMMANDS[self.name]]
-        self.process = HeldProcess(argv, log=self.log, env=self._env, cwd=self.state_dir)
+        self.process = HeldProcess(argv, log=self.log, env=self._env(), cwd=self.state_dir)
 
 
 class AirflowServices(Service):
@@ -91,7 +91,7 @@ class AirflowServices(Service):
         self._fernet_key = base64.urlsafe_b64encode(os.urandom(32)).decode()
         self._connections = dict(connections or {})
         self._extra_env = dict(env or {})
-        self.components = {name: AirflowComponent(name, state_dir, env=self.env()) for name in _COMMANDS}
+        self.components = {name: AirflowComponent(name, state_dir, env=self.env) for name in _COMMANDS}
 
     @property
     def api_server(self) -> AirflowComponent:
@@ -112,6 +112,10 @@ class AirflowServices(Service):
     def dag_processor(self) -> AirflowComponent:
         """Parses the Dag files."""
         return self.components["dag-processor"]
+
+    def add_connection(self, conn_id: str, value: str) -> None:
+        """One more connection, as URI or JSON; known to components that start afterwards."""
+        self._connections[conn_id] = value
 
     def start(self) -> None:
         """Migrate the database, start the four, wait until all are healthy."""

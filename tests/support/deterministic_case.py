@@ -34,7 +34,7 @@ def train_loop(config):
         bare.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         start = state["epoch"] + 1
-    print(f"LOOP starts at epoch {start} rank {rank}", flush=True)
+    print(f"LOOP starts at epoch {start} rank {rank}", flush=True)  # noqa: T201 the test reads it
     for epoch in range(start, config["epochs"]):
         loss = seeded_step(model, optimizer, epoch, rank)
         time.sleep(config.get("epoch_s", 0.3))
@@ -51,5 +51,12 @@ def train_loop(config):
             if config.get("numpy"):
                 import numpy as np
 
-                metrics |= {"f32": np.float32(0.5), "tensor": torch.tensor(1.5), "nan": float("nan"), "array": np.arange(3)}
-            ray.train.report(metrics, checkpoint=saved, checkpoint_dir_name=config.get("dir_name") and f"checkpoint_{epoch:04d}")
+                metrics |= {
+                    "f32": np.float32(0.5),
+                    "tensor": torch.tensor(1.5),
+                    "nan": float("nan"),
+                    "array": np.arange(3),
+                }
+            ray.train.report(
+                metrics, checkpoint=saved, checkpoint_dir_name=config.get("dir_name") and f"checkpoint_{epoch:04d}"
+            )

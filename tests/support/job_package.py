@@ -88,13 +88,23 @@ class Experiment:
 
     def keys(self, below: str = "") -> list[str]:
         """All keys below a folder."""
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=f"{self.prefix}/{below}")
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.bucket, Prefix=f"{self.prefix}/{below}"
+        )
         return sorted(o["Key"].removeprefix(f"{self.prefix}/") for page in pages for o in page.get("Contents", []))
 
     def own(self, k: int, *, final: bool = False) -> None:
         """Write owner k."""
         owner = OwnerRecord(
-            k=k, dag_id="d", run_id="r", task_id="t", dag_run_identity="i", try_number=k, max_tries=3, created_at=now(), final=final
+            k=k,
+            dag_id="d",
+            run_id="r",
+            task_id="t",
+            dag_run_identity="i",
+            try_number=k,
+            max_tries=3,
+            created_at=now(),
+            final=final,
         )
         self.write(layout.owner(k), owner)
 
@@ -159,24 +169,27 @@ class Experiment:
         return found
 
     def log(self, job: str) -> str:
-        """The job's output."""
-        return str(json.loads(self._request("GET", f"/api/jobs/{job}/logs"))["logs"])
+        """The job's output, and what Ray says about its end."""
+        output = json.loads(self._request("GET", f"/api/jobs/{job}/logs"))["logs"]
+        return f"{output}\n{self.status(job).get('message')}"
 
     def stop_job(self, job: str) -> None:
         """POST a stop."""
         self._request("POST", f"/api/jobs/{job}/stop")
 
-    def wait(self, job: str, *, timeout_s: float = 120.0) -> dict[str, Any]:
+    def wait(self, job: str, *, timeout_s: float = 240.0) -> dict[str, Any]:
         """Wait for the job's end."""
         self.until(lambda: self.status(job)["status"] in TERMINAL, job=job, what="the job's end", timeout_s=timeout_s)
         return self.status(job)
 
-    def until(self, probe: Any, *, job: str, what: str, timeout_s: float = 90.0) -> None:
+    def until(self, probe: Any, *, job: str, what: str, timeout_s: float = 240.0) -> None:
         """Poll; a time-out shows the job's log."""
         end = time.monotonic() + timeout_s
         while not probe():
             if time.monotonic() > end:
-                raise AssertionError(f"{what}: not within {timeout_s} s; {self.status(job)['status']}\n{self.log(job)[-6000:]}")
+                raise AssertionError(
+                    f"{what}: not within {timeout_s} s; {self.status(job)['status']}\n{self.log(job)[-6000:]}"
+                )
             time.sleep(0.2)
 
     def committed(self, n: int, g: int = 1) -> list[str]:
@@ -193,8 +206,10 @@ class Experiment:
         return f"gcs://{name}"
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        request = urllib.request.Request(f"{self.ray.address}{path}", data=body, method=method)  # noqa: S310 loopback
+        request = urllib.request.Request(f"{self.ray.address}{path}", data=body, method=method)
         request.add_header("Authorization", f"Bearer {self.ray.token}")
-        request.add_header("Content-Type", "application/json" if body and body[:1] == b"{" else "application/octet-stream")
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 loopback
+        request.add_header(
+            "Content-Type", "application/json" if body and body[:1] == b"{" else "application/octet-stream"
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return bytes(answer.read())

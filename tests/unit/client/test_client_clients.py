@@ -402,7 +402,7 @@ def test_tail_of_a_message_over_the_limit(server: FakeJobsServer) -> None:
     chunks = asyncio.run(run())
     assert job.num_tails == 2
     assert [note for chunk in chunks if (note := chunk.note)] == [
-        "live log stops before a message too large to send; the rest is read when the job has ended"
+        "live log stops before a message too large to send; the rest is read from the file now and then"
     ]
     assert [line[:1] for chunk in chunks for line in chunk.lines] == ["a", "x", "b"]
 

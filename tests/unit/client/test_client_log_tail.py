@@ -146,6 +146,21 @@ async def test_without_websocket_the_log_comes_at_the_end() -> None:
 
 
 @pytest.mark.asyncio
+async def test_one_giant_line_does_not_end_the_live_log() -> None:
+    """The tail can't get past it, the file can: lines go on to be shown while the job runs, each once."""
+    source = ScriptedSource("a\nb\nhalf", [(["a\n"], TailClosed(TOO_BIG))], ends_after=99)
+    shown: list[str] = []
+    following = follow(source, "job", limits=TailLimits(), clock=Clock(source.sleep, lambda: source.now))
+    async for chunk in following:
+        shown += chunk.lines
+        if "b" in shown and source.num_polls < 50:
+            assert "half" not in shown
+            source.log = "a\nb\nhalf line\nc\n"
+            source.num_polls = 55
+    assert shown == ["a", "b", "half line", "c"]
+
+
+@pytest.mark.asyncio
 async def test_log_that_is_gone_is_a_remark() -> None:
     """The driver's node left (C79): the job's verdict doesn't depend on its log."""
     chunks = await read(ScriptedSource("", [], ends_after=0, logs_error=ClusterUnreachable("status 500")))

@@ -74,6 +74,8 @@ def test_only_rays_own_404_means_unknown() -> None:
     for foreign in (Reply(404, "text/html", PAGE), ray(404, "404: Not Found"), ray(404, "default backend - 404")):
         with pytest.raises(NotARayDashboard):
             replies.parse_job(foreign)
+    labelled = Reply(404, "text/html", b"Job a1 does not exist")
+    assert replies.parse_job(labelled) is None, "a gateway may label Ray's text as HTML"
     assert replies.parse_has_package(ray(404, "Package gcs://x.zip does not exist")) is False
     assert replies.parse_has_package(Reply(200, "application/octet-stream", b"")) is True
     assert replies.parse_stop(ray(404, "Job a1 does not exist")) is False

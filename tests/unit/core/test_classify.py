@@ -15,7 +15,10 @@ from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
 K = FailureKind
-GLOO = SeenError("RuntimeError", "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:52")
+GLOO = SeenError(
+    "RuntimeError",
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:52",
+)
 
 
 def jobs(case: str, file: str) -> list[dict[str, Any]]:
@@ -167,7 +170,9 @@ def test_a_user_exception_wins_over_its_neighbours_broken_connections() -> None:
     """One rank fails, the others see a reset peer: a retry would repeat the bug."""
     reset = SeenError("ConnectionResetError", "[Errno 104] Connection reset by peer", ("ConnectionError", "OSError"))
     nccl = SeenError("torch.distributed.DistBackendError", "NCCL error in: remote process exited", ("RuntimeError",))
-    failure = classify_errors([chain(GLOO, rank=0), chain(reset, rank=1), chain(SeenError("KeyError", "'x'"), rank=2), chain(nccl, rank=3)])
+    failure = classify_errors(
+        [chain(GLOO, rank=0), chain(reset, rank=1), chain(SeenError("KeyError", "'x'"), rank=2), chain(nccl, rank=3)]
+    )
     assert failure.kind is K.USER
     assert "rank 2" in failure.reason
 
@@ -200,11 +205,23 @@ def test_collateral_alone_is_infrastructure() -> None:
         ("ModuleNotFoundError", "No module named 'churn'", K.CONFIG),
         ("OSError", "AWS Error NETWORK_CONNECTION during UploadPart operation: curlCode: 7", K.NETWORK),
         ("OSError", "When reading 'x': AWS Error UNKNOWN (HTTP status 403) during HeadObject operation", K.PERMISSION),
-        ("botocore.exceptions.ClientError", "An error occurred (SlowDown) when calling the PutObject operation", K.THROTTLING),
-        ("botocore.exceptions.ClientError", "An error occurred (ExpiredToken) when calling the PutObject operation", K.CREDENTIALS_EXPIRED),
+        (
+            "botocore.exceptions.ClientError",
+            "An error occurred (SlowDown) when calling the PutObject operation",
+            K.THROTTLING,
+        ),
+        (
+            "botocore.exceptions.ClientError",
+            "An error occurred (ExpiredToken) when calling the PutObject operation",
+            K.CREDENTIALS_EXPIRED,
+        ),
         ("OSError", "Bucket 'nope' not found. To create buckets, enable the option.", K.CONFIG),
         ("OSError", "[Errno 28] No space left on device", K.INFRASTRUCTURE),
-        ("ray.exceptions.WorkerCrashedError", "The worker died unexpectedly while executing this task", K.INFRASTRUCTURE),
+        (
+            "ray.exceptions.WorkerCrashedError",
+            "The worker died unexpectedly while executing this task",
+            K.INFRASTRUCTURE,
+        ),
         ("ray.exceptions.NobodyHasSeenThisError", "x", K.INFRASTRUCTURE),
         ("ray.train.WorkerHealthCheckTimeoutError", "A worker health check has been hanging for 600 s", K.HANG),
         ("RuntimeError", "[3] Timed out waiting 1800000ms for recv operation to complete", K.HANG),

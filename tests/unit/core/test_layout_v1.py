@@ -32,7 +32,10 @@ def listing(case: str, prefix: str) -> list[CheckpointFile]:
     found = []
     for item in json.loads((CASES / case / "listing.json").read_text())["objects"]:
         if item["key"].startswith(prefix):
-            size = item.get("size", len(item.get("text", "")) or (CASES / case / item.get("file", ".")).stat().st_size * ("file" in item))
+            size = item.get(
+                "size",
+                len(item.get("text", "")) or (CASES / case / item.get("file", ".")).stat().st_size * ("file" in item),
+            )
             found.append(CheckpointFile(key=item["key"].removeprefix(prefix), size=size))
     return found
 
@@ -86,7 +89,16 @@ def test_a_state_tells_which_checkpoint_restore_would_take() -> None:
     assert state_checkpoint(json.dumps({"trial_data": [["{}", metadata]]}).encode()) == "checkpoint_000010"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"trial_data": [["{}", "{}"]]}', b'{"trial_data": [["{}", "{\\"checkpoint_manager\\": {\\"value\\": \\"zz\\"}}"]]}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"trial_data": [["{}", "{}"]]}',
+        b'{"trial_data": [["{}", "{\\"checkpoint_manager\\": {\\"value\\": \\"zz\\"}}"]]}',
+    ],
+)
 def test_a_state_that_cannot_be_read_names_no_checkpoint(body: bytes) -> None:
     """Torn, foreign or hand-made: the attempt then resumes in a new directory instead of trusting it."""
     assert state_checkpoint(body) is None
@@ -94,7 +106,12 @@ def test_a_state_that_cannot_be_read_names_no_checkpoint(body: bytes) -> None:
 
 def test_results_keep_the_trainings_own_metrics() -> None:
     """Tune adds host names and the whole train loop config, which may hold a secret (G11)."""
-    line = {"epoch": 3, "checkpoint_dir_name": "checkpoint_000003", "config": {"train_loop_config": {"key": "s"}}, "hostname": "h"}
+    line = {
+        "epoch": 3,
+        "checkpoint_dir_name": "checkpoint_000003",
+        "config": {"train_loop_config": {"key": "s"}},
+        "hostname": "h",
+    }
     first, second = parse_results(json.dumps(line).encode() + b'\n{"epoch": 4}\n{"epo')
     assert (first.checkpoint, first.metrics) == ("checkpoint_000003", {"epoch": 3})
     assert second.checkpoint is None
@@ -121,7 +138,9 @@ def test_an_unchanged_request_restores_the_run_directory() -> None:
         (None, None, True, "no V1 run directory"),
     ],
 )
-def test_what_restore_would_get_wrong_resumes_in_a_new_directory(run: RunV1 | None, state: str | None, is_same_spec: bool, why: str) -> None:
+def test_what_restore_would_get_wrong_resumes_in_a_new_directory(
+    run: RunV1 | None, state: str | None, is_same_spec: bool, why: str
+) -> None:
     """Ray's restore takes the newest checkpoint it knows, with the old config; neither may happen quietly."""
     plan = plan_run(checkpoint=CHECKPOINT, run=run, state=state, is_same_spec=is_same_spec, new_run_dir=NEW)
     assert (plan.mode, plan.run_dir, plan.checkpoint) == (ModeV1.RESUME, NEW, CHECKPOINT)

@@ -123,11 +123,13 @@ def _item(key: str) -> dict[str, object]:
     return {"Key": key, "Size": 1, "ETag": '"e"', "LastModified": datetime(2026, 11, 29, tzinfo=timezone.utc)}
 
 
-def test_listing_without_a_next_page_is_an_error_not_the_end(server: OddS3Server) -> None:
-    """A short listing would hide the newest checkpoint."""
+@pytest.mark.parametrize("token", [{}, {"NextContinuationToken": "same"}])
+def test_listing_without_a_next_page_is_an_error_not_the_end(server: OddS3Server, token: dict[str, str]) -> None:
+    """A short listing would hide the newest checkpoint, and one that repeats its page would never end."""
     client = server.client()
     stub = Stubber(client)
-    stub.add_response("list_objects_v2", {"IsTruncated": True, "Contents": [_item("exp/a")]})
+    for _ in range(2):
+        stub.add_response("list_objects_v2", {"IsTruncated": True, "Contents": [_item("exp/a")], **token})
     stub.activate()
     with pytest.raises(StoreUnreachable, match="broke a listing off"):
         list(S3ObjectStore("s3://bucket/exp", client_factory=lambda: client).list(""))

@@ -1,0 +1,215 @@
+"""The operator on a real Airflow, Ray and S3: what a DAG author and the person on call get to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.stack.airflow_client import AirflowClient
+from tests.stack.process import wait_until
+from tests.stack.services import Stack
+from tests.support.training_run import TrainingRun, driver_processes, final_weights, is_bit_equal, kill
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+Start = Callable[..., TrainingRun]
+LIMIT_S = 240.0
+
+
+def wait_for_commits(run: TrainingRun, count: int) -> None:
+    """Wait until the bucket holds `count` committed checkpoints of the experiment."""
+    wait_until(
+        lambda: run.records() is not None and len(run.lineage().checkpoints) >= count,
+        timeout_s=LIMIT_S,
+        what=f"{count} commits of {run.run_id}",
+        every_s=0.5,
+    )
+
+
+def wait_for_end(run: TrainingRun) -> dict[str, Any]:
+    """Wait until the task has ended for good."""
+    return run.airflow.wait_for_task(*run.key, map_index=run.map_index, timeout_s=LIMIT_S)
+
+
+def jobs_of(run: TrainingRun) -> list[str]:
+    """Submission ids that the experiment claimed."""
+    return [a.submission_id for a in run.lineage().attempts]
+
+
+@pytest.fixture(scope="module")
+def unharmed(stack: Stack, airflow: AirflowClient) -> TrainingRun:
+    """Six epochs without any fault: what the harmed runs are compared with."""
+    run_id = airflow.run_dag("train_deferred", conf={"epochs": 6})
+    run = TrainingRun(stack, airflow, "train_deferred", run_id)
+    assert wait_for_end(run)["state"] == "success"
+    return run
+
+
+def weights(run: TrainingRun) -> dict[str, Any]:
+    """The state in the run's latest checkpoint."""
+    return final_weights(run.stack.s3, run.xcom()["latest_checkpoint"]["uri"])
+
+
+def test_a_deferred_training_publishes_result_lineage_links_and_log(unharmed: TrainingRun) -> None:
+    result, lineage = unharmed.xcom(), unharmed.xcom("checkpoint_lineage")
+    assert result["state"] == "success"
+    assert result["new_checkpoints"] == 6
+    assert result["fenced"] is True
+    assert result["latest_checkpoint"]["metrics"]["epoch"] == 5
+    assert [c["metrics"]["epoch"] for c in lineage["checkpoints"]] == list(range(6))
+    assert lineage["checkpoints"][0]["parent"] is None
+    assert lineage["checkpoints"][5]["parent"] == lineage["checkpoints"][4]["name"]
+    links = unharmed.airflow.links(*unharmed.key)
+    assert result["submission_id"] in str(links["Ray job"])
+    assert links["Experiment"] == result["experiment"]
+    log = unharmed.log()
+    assert "checkpoint 6 committed: epoch=5" in log
+    assert "budgets (failure, who recovers, how often)" in log
+    assert log.count("checkpoint 6 committed: epoch=5") == 1
+
+
+def test_no_secret_reaches_xcom_log_or_job(unharmed: TrainingRun, stack: Stack) -> None:
+    """G11: tokens and keys stay in the connections."""
+    secrets = [stack.ray.token, stack.s3.secret_key]
+    job = stack.ray.get(f"/api/jobs/{unharmed.xcom()['submission_id']}").decode()
+    shown = [unharmed.log(), job, str(unharmed.xcom()), str(unharmed.xcom("checkpoint_lineage"))]
+    shown.append(str(unharmed.task()["rendered_fields"] if "rendered_fields" in unharmed.task() else ""))
+    assert not [s for s in secrets for text in shown if s in text]
+
+
+def test_the_job_link_is_there_while_the_task_is_deferred(start: Start) -> None:
+    run = start("train_deferred", epochs=3, epoch_seconds=1)
+    run.airflow.wait_for_task(*run.key, states={"deferred"}, timeout_s=LIMIT_S)
+    job = run.xcom("ray_train_job")
+    assert job["submission_id"] in str(run.airflow.links(*run.key)["Ray job"])
+    assert wait_for_end(run)["state"] == "success"
+
+
+def test_a_killed_driver_is_restored_by_the_retry_bit_for_bit(start: Start, unharmed: TrainingRun) -> None:
+    run = start("train_deferred", epochs=6, epoch_seconds=1)
+    wait_for_commits(run, 2)
+    assert kill(driver_processes(run.stack.ray)), "the fault did not fire"
+    assert wait_for_end(run)["state"] == "success"
+    lineage = run.lineage()
+    assert [t.try_number for t in lineage.tries] == [1, 2]
+    assert [a.state for a in lineage.attempts] == ["failed", "success"]
+    assert lineage.attempts[1].restored_from is not None
+    assert [c.metrics["epoch"] for c in lineage.checkpoints if c.state != "uncommitted"] == list(range(6))
+    assert run.xcom()["restore_proven"] == "yes"
+    assert is_bit_equal(weights(run), weights(unharmed))
+
+
+def test_a_replaced_cluster_is_noticed_and_the_retry_restores(start: Start, unharmed: TrainingRun) -> None:
+    run = start("train_deferred", epochs=6, epoch_seconds=1)
+    wait_for_commits(run, 2)
+    session = run.stack.ray.session_name()
+    run.stack.ray.kill_head()
+    run.stack.ray.start()
+    assert run.stack.ray.session_name() != session, "the fault did not fire"
+    assert wait_for_end(run)["state"] == "success"
+    lineage = run.lineage()
+    assert lineage.attempts[0].failure_kind == "lost"
+    assert lineage.attempts[1].restored_from is not None
+    assert is_bit_equal(weights(run), weights(unharmed))
+
+
+def test_a_killed_airflow_worker_attaches_to_the_running_job(start: Start, unharmed: TrainingRun) -> None:
+    """No training time is lost: try 2 joins the job of try 1."""
+    run = start("train_blocking", epochs=6, epoch_seconds=2)
+    wait_for_commits(run, 1)
+    tasks = [p for p in run.stack.airflow.scheduler.processes() if "train_blocking" in " ".join(p.cmdline())]
+    assert kill(tasks), "the fault did not fire"
+    assert wait_for_end(run)["state"] == "success"
+    lineage = run.lineage()
+    assert run.task()["try_number"] == 2
+    assert [t.acted_on for t in lineage.tries] == ["g1/a1", "g1/a1"]
+    assert len(jobs_of(run)) == 1
+    assert "attaching to job" in run.log(2)
+    assert is_bit_equal(weights(run), weights(unharmed))
+
+
+def test_a_user_error_ends_the_retries_and_shows_the_inner_exception(start: Start) -> None:
+    run = start("train_deferred", epochs=4, break_in_epoch=1)
+    task = wait_for_end(run)
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    failure = run.xcom("ray_train_failure")
+    assert failure["kind"] == "user"
+    assert failure["reason"].count("labels") == 1
+    assert not failure["retryable"]
+    assert [c.metrics["epoch"] for c in run.lineage().checkpoints] == [0]
+
+
+@pytest.mark.parametrize("dag_id", ["train_factory", "train_script", "train_v1"])
+def test_every_way_to_say_what_to_train(start: Start, dag_id: str) -> None:
+    run = start(dag_id, epochs=3)
+    assert wait_for_end(run)["state"] == "success", run.log()[-4000:]
+    result = run.xcom()
+    assert result["new_checkpoints"] == 3
+    assert result["latest_checkpoint"]["metrics"]["epoch"] == 2
+    assert result["fenced"] is (dag_id != "train_v1")
+
+
+def test_mapped_tasks_have_experiments_of_their_own(start: Start) -> None:
+    runs = [start("train_mapped")]
+    runs += [TrainingRun(runs[0].stack, runs[0].airflow, "train_mapped", runs[0].run_id, "train", i) for i in (0, 1)]
+    results = []
+    for run in runs[1:]:
+        assert wait_for_end(run)["state"] == "success"
+        results.append(run.xcom())
+    assert [r["new_checkpoints"] for r in results] == [1, 2]
+    assert results[0]["experiment"] != results[1]["experiment"]
+
+
+def test_marking_a_deferred_task_failed_stops_its_job(start: Start) -> None:
+    """G4: no orphan keeps the GPUs."""
+    run = start("train_deferred", epochs=60, epoch_seconds=1)
+    wait_for_commits(run, 1)
+    run.airflow.set_task_state(*run.key, "failed")
+    wait_until(lambda: not driver_processes(run.stack.ray), timeout_s=60, what="the driver to end")
+    assert run.lineage().attempts[0].state in ("cancelled", "unknown")
+    assert run.lineage().tries[-1].final
+
+
+def test_bad_requests_fail_at_once_typed_and_without_a_job(stack: Stack, airflow: AirflowClient) -> None:
+    """Found before GPUs are taken where it can be; never retried; nothing left behind."""
+    run_id = airflow.run_dag("bad_requests")
+    expected = {
+        "no_module": ("config", "no_such_module"),
+        "no_function": ("config", "no_such_function"),
+        "no_bucket": (None, "no-such-bucket"),
+        "bad_token": (None, "403"),
+        "not_ray": (None, "Ray"),
+        "no_permission": (None, "s3:"),
+        "rendered_wrong": (None, "num_workers"),
+        "no_code": (None, "no_such_folder"),
+    }
+    for task_id, (kind, words) in expected.items():
+        task = airflow.wait_for_task("bad_requests", run_id, task_id, timeout_s=LIMIT_S)
+        log = airflow.log_text("bad_requests", run_id, task_id)
+        assert (task["state"], task["try_number"]) == ("failed", 1), (task_id, log[-3000:])
+        assert words in log, (task_id, log[-3000:])
+        if kind is None:
+            assert airflow.xcom("bad_requests", run_id, task_id, key="ray_train_job") is None
+        else:
+            assert airflow.xcom("bad_requests", run_id, task_id, key="ray_train_failure")["kind"] == kind
+    assert not driver_processes(stack.ray)
+
+
+def test_the_connection_form_and_its_test(stack: Stack, airflow: AirflowClient) -> None:
+    from airflow_provider.hooks.ray import read_connection
+
+    meta = {m["connection_type"]: m for m in airflow_ui(airflow, "/ui/connections/hook_meta")}
+    assert set(meta["ray"]["extra_fields"]) == {"verify", "ca_file", "header_name", "headers"}
+    assert callable(read_connection)
+
+
+def airflow_ui(airflow: AirflowClient, path: str) -> Any:
+    """A route of the UI's own API."""
+    import httpx
+
+    answer = httpx.get(
+        f"{airflow.base_url}{path}", headers={"Authorization": f"Bearer {airflow.token()}"}, trust_env=False
+    )
+    answer.raise_for_status()
+    return answer.json()

@@ -1,0 +1,143 @@
+"""Records from events, completed from the manifest; progress, and what is overdue."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow.fs
+import pytest
+
+from airflow_provider.core import layout
+from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.job import Timings
+from airflow_provider.core.manifest import Manifest, ManifestEntry
+from airflow_provider.core.records import AttemptRef, Phase, RecordSegment
+from airflow_provider.runtime import recorder as recording
+from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent
+from airflow_provider.runtime.progress import Progress
+from airflow_provider.runtime.recorder import Recorder, complete_quietly
+from airflow_provider.runtime.storage import ExperimentStore
+
+AT = datetime(2026, 11, 29, tzinfo=timezone.utc)
+REF = AttemptRef(generation=1, attempt=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ExperimentStore:
+    return ExperimentStore(pyarrow.fs.LocalFileSystem(), str(tmp_path))
+
+
+def name(i: int) -> str:
+    return f"attempts/000001/checkpoint_{i}"
+
+
+def commit(store: ExperimentStore, i: int) -> CommitEvent:
+    store.write(f"g000001/{name(i)}/model.pt", b"x" * i)
+    return CommitEvent(at=AT, checkpoint=name(i), metrics={"epoch": i})
+
+
+def segments(store: ExperimentStore) -> dict[str, RecordSegment]:
+    folder = layout.segments(1, 1)
+    found = {key: store.read_record(RecordSegment, folder + key) for key in store.names(folder.rstrip("/"))}
+    return {key: segment for key, segment in found.items() if segment is not None}
+
+
+def test_open_segment_is_written_again_until_it_is_full(
+    store: ExperimentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one object per checkpoint for ever, and never more than the limit in one."""
+    monkeypatch.setattr(recording, "MAX_ENTRIES", 3)
+    recorder = Recorder(store, REF)
+    for i in range(1, 6):
+        recorder.take([commit(store, i)])
+        recorder.flush(is_final=True)
+    found = segments(store)
+    assert {key: [c.metrics["epoch"] for c in s.checkpoints] for key, s in found.items()} == {
+        "000001.json": [1, 2, 3],
+        "000002.json": [4, 5],
+    }
+    assert found["000001.json"].checkpoints[0].files[0].size == 1
+    assert [c.parent for c in found["000002.json"].checkpoints] == [name(3), name(4)]
+
+
+def test_failures_are_recorded_with_the_commits_before_them(store: ExperimentStore) -> None:
+    recorder = Recorder(store, REF)
+    failure = Failure(kind=FailureKind.INFRASTRUCTURE, reason="worker died")
+    recorder.take([commit(store, 1), FailureEvent(at=AT, failure=failure, decision="Ray: restarting")])
+    recorder.flush(is_final=True)
+    (segment,) = segments(store).values()
+    assert [(r.failure.kind, r.commits_before) for r in segment.restarts] == [(FailureKind.INFRASTRUCTURE, 1)]
+
+
+def test_store_that_is_away_loses_nothing(store: ExperimentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(store, REF)
+    recorder.take([commit(store, 1), commit(store, 2)])
+    real, calls = store.files, []
+
+    def flaky(folder: str):
+        calls.append(folder)
+        if len(calls) == 2:
+            raise recording.RayTrainError("away")
+        return real(folder)
+
+    monkeypatch.setattr(store, "files", flaky)
+    with pytest.raises(recording.RayTrainError):
+        recorder.flush(is_final=True)
+    recorder.flush(is_final=True)
+    (segment,) = segments(store).values()
+    assert [c.checkpoint for c in segment.checkpoints] == [name(1), name(2)]
+
+
+def test_what_the_thread_missed_is_completed_and_marked_late(store: ExperimentStore) -> None:
+    """G7: SIGKILL of the driver loses records, never commits."""
+    for i in (1, 2, 3):
+        commit(store, i)
+    foreign = ManifestEntry("attempts/000007/checkpoint_0", {})
+    entries = (foreign, *(ManifestEntry(name(i), {"epoch": i, "loss": float("nan")}) for i in (1, 2, 3)))
+    manifest = Manifest(entries, entries[-1], (0, 1, 2, 3))
+    written = complete_quietly(store, REF, manifest=manifest, known={name(2)}, writer="000002")
+    assert written == 2
+    found = segments(store)
+    assert list(found) == ["late-000002-1.json"]
+    entries_found = found["late-000002-1.json"].checkpoints
+    assert [(c.checkpoint, c.parent, c.late) for c in entries_found] == [
+        (name(1), foreign.name, True),
+        (name(3), name(2), True),
+    ]
+    assert entries_found[0].metrics == {"epoch": 1, "loss": "NaN"}
+    assert complete_quietly(store, REF, manifest=manifest, known={name(1), name(2), name(3)}, writer="000003") == 0
+    assert list(segments(store)) == ["late-000002-1.json"]
+
+
+def at(seconds: float) -> datetime:
+    return AT + timedelta(seconds=seconds)
+
+
+def test_stall_counts_training_without_commits_and_not_waiting() -> None:
+    """Log lines are no progress, and nodes that come late are no stall."""
+    timings = Timings(stall_timeout_s=100, resource_timeout_s=1000)
+    progress = Progress(phase=Phase.STARTING, phase_since=at(0))
+    for event in (
+        PhaseEvent(at=at(10), phase=Phase.TRAINING),
+        PhaseEvent(at=at(70), phase=Phase.WAITING),
+        PhaseEvent(at=at(500), phase=Phase.TRAINING),
+    ):
+        progress = progress.after(event)
+    assert progress.overdue(timings, now=at(539)) is None
+    overdue = progress.overdue(timings, now=at(541))
+    assert overdue is not None
+    assert (overdue.kind, overdue.reason.split(" (")[0]) == (FailureKind.STALLED, "no commit in 101 s of training")
+    progress = progress.after(CommitEvent(at=at(541), checkpoint="c", metrics={}))
+    assert progress.overdue(timings, now=at(640)) is None
+
+
+def test_waiting_for_nodes_is_bounded_and_counts_on_over_failed_starts() -> None:
+    timings = Timings(resource_timeout_s=100)
+    progress = Progress(phase=Phase.STARTING, phase_since=at(0)).after(PhaseEvent(at=at(10), phase=Phase.WAITING))
+    progress = progress.after(PhaseEvent(at=at(70), phase=Phase.WAITING))
+    assert progress.overdue(timings, now=at(110)) is None
+    overdue = progress.overdue(timings, now=at(111))
+    assert overdue is not None
+    assert overdue.kind is FailureKind.CAPACITY
+    assert progress.overdue(Timings(resource_timeout_s=None), now=at(99_999)) is None
