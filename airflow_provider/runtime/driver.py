@@ -89,8 +89,11 @@ class Driver:
         self.ending.kill_children = self.training.kill
         patiently(self.scribe.start, for_s=_START_PATIENCE_S)
         self.watch.start()
-        carried = self._carried_over()
-        return self._train() if carried is None else carried
+        try:
+            carried = self._carried_over()
+            return self._train() if carried is None else carried
+        except Terminated:
+            return self._terminated()
 
     def _carried_over(self) -> int | None:
         """An earlier attempt of this generation finished and Airflow never learnt it: its outcome becomes ours."""
@@ -120,8 +123,6 @@ class Driver:
     def _train(self) -> int:
         try:
             failure = self._fit()
-        except Terminated:
-            return self._terminated()
         except RayTrainError as error:
             failure = error.failure
         except Exception as error:  # process edge: the outcome must say what ended this driver

@@ -23,6 +23,8 @@ from airflow_provider.runtime.storage import ExperimentStore, patiently
 _STATE_OF_HIT = {HitKind.STOPPED: OutcomeState.CANCELLED, HitKind.DEADLINE: OutcomeState.FAILED}
 _KIND_OF_HIT = {HitKind.STOPPED: FailureKind.STOPPED, HitKind.DEADLINE: FailureKind.TIMEOUT}
 
+_SETTLE_S = 3.0
+
 
 @dataclass
 class Facts:
@@ -72,6 +74,8 @@ class Ending:
         except RayTrainError as error:
             say(f"the outcome could not be written: {error}")
             is_mine = True
+        if is_mine:
+            self.scribe.settle(timeout_s=_SETTLE_S)
         self.leave(code if is_mine else EXIT_SUPERSEDED)
 
     def leave(self, code: int) -> None:

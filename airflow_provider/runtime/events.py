@@ -57,6 +57,8 @@ class FailureEvent(_Event):
     type: Literal["failure"] = "failure"
     failure: Failure
     decision: str
+    is_final: bool = False
+    """The fit ends with it: no restart follows."""
 
 
 Event = Annotated[StartEvent | PhaseEvent | ReportEvent | CommitEvent | FailureEvent, Field(discriminator="type")]

@@ -40,7 +40,7 @@ class Progress:
         if isinstance(event, PhaseEvent):
             return self.entered(event.phase, event.at)
         if isinstance(event, FailureEvent):
-            return replace(self, num_restarts=self.num_restarts + 1)
+            return self if event.is_final else replace(self, num_restarts=self.num_restarts + 1)
         if isinstance(event, CommitEvent):
             return replace(
                 self,

@@ -20,7 +20,7 @@ from ray.train.v2._internal.execution.callback import (
 )
 
 from airflow_provider.core.errors import RayJobFailed
-from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.failure import Failure
 from airflow_provider.core.fit_rules import SeenFailure, decide_fit_failure
 from airflow_provider.core.records import Phase
 from airflow_provider.core.spec import FailureConfig
@@ -86,7 +86,7 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
                 self._enter(phase)
             error = getattr(current_state, "training_failed_error", None)
             if error is not None and error is not getattr(previous_state, "training_failed_error", None):
-                self._tell_failure(error, decision=f"Ray: {current_state._state_type.name.lower()}")
+                self._tell_failure(error, state=current_state._state_type)
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         """Tell a commit: Ray has written its manifest before it calls this."""
@@ -119,7 +119,11 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
         verdict = decide_fit_failure(self._seen, config=self.failure_config)
         if verdict.ends and verdict.failure is not None:
             ended = verdict.failure
-            self._tell(lambda at: FailureEvent(at=at, failure=ended, decision=f"ended the fit: {verdict.reason}"))
+            self._tell(
+                lambda at: FailureEvent(
+                    at=at, failure=ended, decision=f"ended the fit: {verdict.reason}", is_final=True
+                )
+            )
             raise FitEnded("The fit was ended", known=verdict.reason, failure=ended)
 
     # --- workers ------------------------------------------------------------------------------------------------
@@ -144,13 +148,12 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
             self._phase = phase
             self._tell(lambda at: PhaseEvent(at=at, phase=phase))
 
-    def _tell_failure(self, error: BaseException, *, decision: str) -> None:
+    def _tell_failure(self, error: BaseException, *, state: Any) -> None:
         if isinstance(getattr(error, "controller_failure", None), FitEnded):
             return  # told already, with the rule's reason
-        failure = classify_exception(error)
-        if failure.kind is FailureKind.SUPERSEDED:
-            decision += " (a newer attempt holds the claim)"
-        self._tell(lambda at: FailureEvent(at=at, failure=failure, decision=decision))
+        failure, is_final = classify_exception(error), bool(state.is_terminal)
+        decision = f"Ray: {state.name.lower()}"
+        self._tell(lambda at: FailureEvent(at=at, failure=failure, decision=decision, is_final=is_final))
 
     def _tell(self, event: Callable[[datetime], Any]) -> None:
         with _swallowed("event"):

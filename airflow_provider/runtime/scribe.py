@@ -53,7 +53,7 @@ class Scribe:
         self.afterthoughts: list[Callable[[], object]] = []
         """Slow work that may wait until training runs, for example completing older attempts' records."""
         self._base: Mapping[str, Any] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a fatal finding ends the process from inside a tick
         self._wake = threading.Event()
         self._last_alive = 0.0
         self._alive_phase: Phase | None = None
