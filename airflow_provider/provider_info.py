@@ -60,7 +60,11 @@ def _ray_connection() -> dict[str, Any]:
             "header_name": {
                 "label": "Token header",
                 "description": "X-Ray-Authorization where a gateway uses Authorization itself.",
-                "schema": {"type": "string", "default": "Authorization", "enum": ["Authorization", "X-Ray-Authorization"]},
+                "schema": {
+                    "type": "string",
+                    "default": "Authorization",
+                    "enum": ["Authorization", "X-Ray-Authorization"],
+                },
             },
             "headers": {
                 "label": "Further headers",

@@ -120,7 +120,8 @@ RULES: tuple[Rule, ...] = (
         _P.MEMORY,
         "the node ran out of host memory: give workers more memory, or raise RAY_memory_usage_threshold",
         _names("OutOfMemoryError ActorDiedError RayActorError WorkerCrashedError"),
-        _text(r"low on memory|OUT_OF_MEMORY|memory monitor|OOM[- ]kill"),
+        # Not "OOM killer": Ray's advice under any dead process names it among "common causes".
+        _text(r"low on memory|OUT_OF_MEMORY|memory monitor"),
     ),
     Rule(
         _K.OUT_OF_MEMORY,

@@ -67,7 +67,7 @@ class WaitOver:
     reason: str
 
 
-def judge_poll(
+def judge_poll(  # noqa: PLR0913 - each is one fact of a poll
     state: WaitState,
     sight: JobSight,
     *,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Self
+
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import RayJobFailed, RayTrainError, WriteConflict
 from airflow_provider.core.failure import Failure, FailureKind
@@ -102,7 +104,7 @@ class TrainingSession:
         )
         return cls(operator, context, request, client, records, attempt)
 
-    def __enter__(self) -> TrainingSession:
+    def __enter__(self) -> Self:
         """Give the session itself."""
         return self
 
@@ -406,7 +408,7 @@ def _set_marker(store: Any, value: dict[str, Any]) -> bool:
     try:
         store.set(MARKER_KEY, value, retention=NEVER_EXPIRE)
     except AirflowRuntimeError as error:
-        if (error.error.detail or {}).get("status_code") == 404:  # noqa: PLR2004 - HTTP
+        if (error.error.detail or {}).get("status_code") == 404:
             return False
         raise
     return True

@@ -77,7 +77,7 @@ class Over:
     reason: str
 
 
-class _OwnedAgain(Exception):  # noqa: N818 - a jump back to the decision, not an error
+class _OwnedAgain(Exception):
     """Another owner appeared before the POST and this try owned again: decide anew."""
 
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import traceback
 import uuid
-from types import FrameType
-from typing import NoReturn
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, RayTrainError
@@ -30,6 +27,7 @@ from airflow_provider.runtime.failures import failure_of
 from airflow_provider.runtime.fit_loop import FitLoop
 from airflow_provider.runtime.recorder import complete_quietly
 from airflow_provider.runtime.scribe import Scribe, utc_now
+from airflow_provider.runtime.sigterm import SigtermWatch
 from airflow_provider.runtime.spec_file import read_spec, spec_path
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.standing import HitKind, Standing
@@ -41,14 +39,6 @@ _END_PATIENCE_S = 600.0
 """A finished training is worth waiting for the store to come back."""
 _TERM_PATIENCE_S = 1.0
 """Ray kills three seconds after SIGTERM."""
-
-
-class Terminated(SystemExit):
-    """SIGTERM: Ray stops the job."""
-
-
-def _on_sigterm(number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated(EXIT_CANCELLED)
 
 
 class Driver:
@@ -70,6 +60,7 @@ class Driver:
         self.scribe = Scribe(self.store, spec, run_uid=self.run_uid, events_path=context.events_path)
         self.ending = Ending(self.store, spec, standing=self.standing, scribe=self.scribe)
         self.training: Training = choose_training(spec, store=self.store, standing=self.standing, context=context)
+        self.sigterm = SigtermWatch(self._terminated)
         self.watch = ClaimWatch(
             lambda now: self.standing.look(now=now),
             obey=self.ending.obey,
@@ -88,12 +79,10 @@ class Driver:
         self.scribe.on_fatal = self.ending.fail
         self.ending.kill_children = self.training.kill
         patiently(self.scribe.start, for_s=_START_PATIENCE_S)
+        self.sigterm.arm()
         self.watch.start()
-        try:
-            carried = self._carried_over()
-            return self._train() if carried is None else carried
-        except Terminated:
-            return self._terminated()
+        carried = self._carried_over()
+        return self._train() if carried is None else carried
 
     def _carried_over(self) -> int | None:
         """An earlier attempt of this generation finished and Airflow never learnt it: its outcome becomes ours."""
@@ -146,13 +135,11 @@ class Driver:
         import ray
 
         ray.init()
-        signal.signal(signal.SIGTERM, _on_sigterm)
+        self.sigterm.arm()
 
-    def _terminated(self) -> int:
+    def _terminated(self) -> None:
         """Ray stops the job and kills in three seconds: outcome first, records as far as time allows."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.ending.begin()
-        self.training.kill()
         reason, code = "the job was stopped (SIGTERM) without a stop record of ours", EXIT_CANCELLED
         try:
             hit = self.standing.look(now=utc_now())
@@ -166,15 +153,15 @@ class Driver:
             say(f"the outcome could not be written: {error}")
         say(f"ending: {reason}")
         self.ending.leave(code)
-        return code
 
     def _finish(self, failure: Failure | None) -> int:
         """Complete the records, publish the manifest, write the outcome."""
         # A stop that comes now must not turn a finished training into a cancelled one; Ray leaves us three seconds.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.sigterm.ignore()
         self.scribe.enter(Phase.FINISHING)
         is_mine = self._close(failure)
         self.watch.stop()
+        self.scribe.stop()
         if not is_mine:
             self.ending.leave(EXIT_SUPERSEDED)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -186,7 +173,9 @@ class Driver:
 
     def _close(self, failure: Failure | None) -> bool:
         self.scribe.settle()
-        key = layout.manifest(*self.spec.ref.rank)
+        is_own, generation = self.training.has_own_manifest, self.spec.ref.generation
+        published = layout.published_manifest(generation)
+        key = layout.manifest(*self.spec.ref.rank) if is_own else published
         body = patiently(lambda: self.store.read(key), for_s=_END_PATIENCE_S)
         if body is not None:
             manifest = parse_manifest(body, key=key)
@@ -194,8 +183,7 @@ class Driver:
             writer = f"{self.spec.ref.attempt:06d}"
             known = self.scribe.recorder.recorded
             complete_quietly(self.store, self.spec.ref, manifest=manifest, known=known, writer=writer)
-            if patiently(self.standing.newer_claim, for_s=_END_PATIENCE_S) is None:
-                published = layout.published_manifest(self.spec.ref.generation)
+            if is_own and patiently(self.standing.newer_claim, for_s=_END_PATIENCE_S) is None:
                 patiently(lambda: self.store.write(published, body), for_s=_END_PATIENCE_S)
         state = OutcomeState.SUCCESS if failure is None else OutcomeState.FAILED
         self.ending.begin()
@@ -207,7 +195,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spec", default=spec_path(), help="the job's document; default: inside this package")
     spec_file = os.path.abspath(parser.parse_args().spec)
-    signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         spec = read_spec(spec_file)
         driver = Driver(spec, spec_file=spec_file)

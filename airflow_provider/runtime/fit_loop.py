@@ -98,18 +98,13 @@ class FitLoop:
 
     def _write_start(self, resolved: Resolved, fit: int) -> None:
         g, n = self.spec.ref.rank
-        is_fenced = self.training.is_fenced or self._is_v1
+        is_own = self.training.has_own_manifest
         if fit == 1:
-            self.store.write_record(layout.restored(g, n), resolved.record(fit=fit, fenced=is_fenced))
+            self.store.write_record(layout.restored(g, n), resolved.record(fit=fit, fenced=is_own))
         body = resolved.manifest.body(ray_version=self.ray_version)
         self.store.write(layout.manifest(g, n), body)
-        if not is_fenced:
+        if not is_own:
             self.store.write(layout.published_manifest(g), body)
-
-    @property
-    def _is_v1(self) -> bool:
-        """V1 is not fenced, but its manifest is ours and lies in the attempt's folder."""
-        return self.spec.training.train_version.value == "v1"
 
     def _plan_completion(self, attempts: list[EarlierAttempt]) -> None:
         """Records that earlier attempts could not write are completed while this one trains."""

@@ -55,6 +55,7 @@ class Scribe:
         self._base: Mapping[str, Any] | None = None
         self._lock = threading.RLock()  # a fatal finding ends the process from inside a tick
         self._wake = threading.Event()
+        self._is_stopped = False
         self._last_alive = 0.0
         self._alive_phase: Phase | None = None
 
@@ -62,6 +63,10 @@ class Scribe:
         """Write the first sign of life, which must succeed, and start the thread."""
         self.write_alive()
         threading.Thread(target=self._run, name="scribe", daemon=True).start()
+
+    def stop(self) -> None:
+        """The end is near: no more signs of life."""
+        self._is_stopped = True
 
     def enter(self, phase: Phase) -> None:
         """The driver itself changes phase."""
@@ -112,7 +117,7 @@ class Scribe:
         self.store.write_record(layout.alive(*self.spec.ref.rank), record)
 
     def _run(self) -> None:
-        while True:
+        while not self._is_stopped:
             self._wake.wait(_TICK_S)
             self._wake.clear()
             for step in (self._tick_alive, self._tick_events, self._tick_afterthought):

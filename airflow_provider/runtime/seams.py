@@ -18,7 +18,7 @@ from typing import Any
 from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.records import AttemptRef
 
-_STATES = ("INITIALIZING", "SCHEDULING", "RUNNING", "RESTARTING", "SHUTTING_DOWN", "ERRORED", "FINISHED")
+_STATES = ("INITIALIZING", "SCHEDULING", "RUNNING", "RESTARTING", "ERRORED", "FINISHED")
 _SNAPSHOT_KEYS = {"checkpoint_results", "latest_checkpoint_result"}
 
 
@@ -117,8 +117,8 @@ def _check_manifest(folder: str) -> None:
         )
         context.storage_filesystem.fence = _SpyFence([], note_delete)
         path = context.build_checkpoint_path_from_name("attempts/000002/checkpoint_2")
-        report = _TrainingReport(Checkpoint(path, context.storage_filesystem), {"epoch": 2}, validation=False)
-        manager.register_checkpoint(report)
+        report = _TrainingReport(Checkpoint(path, context.storage_filesystem), {"epoch": 2}, None)
+        manager.after_report(training_report=report, metrics=[{"epoch": 2}])
         return manager
 
     manager = asyncio.run(register())

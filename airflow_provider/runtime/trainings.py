@@ -20,6 +20,10 @@ class Training(Protocol):
 
     is_fenced: bool
 
+    @property
+    def has_own_manifest(self) -> bool:
+        """Whether the manifest lies in the attempt's folder; otherwise it is Ray's in the generation's folder."""
+
     def prepare(self) -> None:
         """Find the user's code and check it. Raises InvalidConfig before any worker starts."""
 
@@ -52,6 +56,11 @@ class TrainerV2:
 
         self._build(build_run_config(self.spec, events_path=self.events_path, is_fenced=self.is_fenced)).fit()
 
+    @property
+    def has_own_manifest(self) -> bool:
+        """Part of the fencing."""
+        return self.is_fenced
+
     def kill(self) -> None:
         """Ray's actors die with the driver."""
 
@@ -64,6 +73,7 @@ class TrainerV1:
     """`train_loop` and `trainer` on Ray Train V1. Its uploads are not fenced; its manifest is ours."""
 
     is_fenced = False
+    has_own_manifest = True
 
     def __init__(self, spec: JobSpec, *, store: ExperimentStore, standing: Standing, events_path: str) -> None:
         """Nothing is imported yet."""
@@ -113,6 +123,11 @@ class Script:
     def fit(self, start: Resolved, *, fit: int) -> None:
         """Run the script once; its trainer finds the restore point in the manifest."""
         self._child.run(self.spec.training.command or "", self.context)
+
+    @property
+    def has_own_manifest(self) -> bool:
+        """Part of the fencing."""
+        return self.is_fenced
 
     def kill(self) -> None:
         """The script's whole process group."""

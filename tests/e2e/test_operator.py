@@ -74,7 +74,7 @@ def test_no_secret_reaches_xcom_log_or_job(unharmed: TrainingRun, stack: Stack) 
     secrets = [stack.ray.token, stack.s3.secret_key]
     job = stack.ray.get(f"/api/jobs/{unharmed.xcom()['submission_id']}").decode()
     shown = [unharmed.log(), job, str(unharmed.xcom()), str(unharmed.xcom("checkpoint_lineage"))]
-    shown.append(str(unharmed.task()["rendered_fields"] if "rendered_fields" in unharmed.task() else ""))
+    shown.append(str(unharmed.task().get("rendered_fields", "")))
     assert not [s for s in secrets for text in shown if s in text]
 
 

@@ -13,6 +13,7 @@ import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -174,7 +175,7 @@ def test_a_run_leaves_records_outcome_and_a_manifest_that_plain_ray_restores(hea
     assert all(e["files"][0]["key"] == "state.pt" and e["files"][0]["etag"] for e in entries)
     assert [e["parent"] for e in entries] == [None, *[e["checkpoint"] for e in entries[:-1]]]
     assert entries[0]["metrics"]["f32"] == 0.5, "numpy scalars survive"
-    uri = f"s3://{healthy.bucket}/{healthy.prefix}"
+    uri = f"s3://{healthy.bucket}/{quote(healthy.prefix)}"  # pyarrow reads a URI here, not a key
     body = {
         "entrypoint": f"python plain.py {json.dumps(uri)}",
         "runtime_env": {"working_dir": healthy._upload(_zip(healthy)), "env_vars": {"RAY_TRAIN_V2_ENABLED": "1"}},

@@ -34,7 +34,11 @@ def dag(dag_id: str) -> DAG:
 
 with dag("train_deferred"):
     RayTrainOperator(
-        task_id="train", train_loop="counting:train_loop", train_loop_config=LOOP_CONFIG, progress_metric="epoch", **COMMON
+        task_id="train",
+        train_loop="counting:train_loop",
+        train_loop_config=LOOP_CONFIG,
+        progress_metric="epoch",
+        **COMMON,
     )
 
 with dag("train_blocking"):
@@ -66,13 +70,11 @@ with dag("bad_requests"):
     )
     RayTrainOperator(task_id="bad_token", train_loop="counting:train_loop", conn_id="ray_bad_token", **COMMON)
     RayTrainOperator(task_id="not_ray", train_loop="counting:train_loop", conn_id="ray_not_ray", **COMMON)
+    RayTrainOperator(task_id="no_permission", train_loop="counting:train_loop", aws_conn_id="aws_bad_key", **COMMON)
     RayTrainOperator(
-        task_id="no_permission", train_loop="counting:train_loop", aws_conn_id="aws_bad_key", **COMMON
-    )
-    RayTrainOperator(
-        task_id="rendered_wrong", train_loop="counting:train_loop", scaling_config={"num_workers": "{{ dag.dag_id }}"},
+        task_id="rendered_wrong",
+        train_loop="counting:train_loop",
+        scaling_config={"num_workers": "{{ dag.dag_id }}"},
         **COMMON,
     )
-    RayTrainOperator(
-        task_id="no_code", train_loop="counting:train_loop", **{**COMMON, "working_dir": "no_such_folder"}
-    )
+    RayTrainOperator(task_id="no_code", train_loop="counting:train_loop", **{**COMMON, "working_dir": "no_such_folder"})

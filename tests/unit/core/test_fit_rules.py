@@ -12,7 +12,7 @@ CONFIG = FailureConfig(no_progress_failures=3, max_refits=4)
 
 
 def user(line: int = 7, name: str = "ValueError", reason: str = "loss is nan in step 12") -> Failure:
-    detail = f'Traceback:\n  File "/ray/worker.py", line 1, in f\n  File "/job/train.py", line {line}, in train\n{name}: {reason}'
+    detail = f'Traceback:\n  File "/ray/actor.py", line 1, in f\n  File "/job/train.py", line {line}, in train\n{name}: {reason}'
     return Failure(kind=FailureKind.USER, reason=reason, exception_type=name, detail=detail)
 
 

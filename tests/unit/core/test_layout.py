@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider.core import layout
 
 NUMBERS = st.integers(1, 999_999)
-NAMES = st.lists(st.text(min_size=1, max_size=8).filter(lambda s: "/" not in s), min_size=1, max_size=3).map("/".join)
+NAMES = st.lists(
+    (st.text("a~%7E25.", min_size=1, max_size=8) | st.text(min_size=1, max_size=8).filter(lambda s: "/" not in s)),
+    min_size=1,
+    max_size=3,
+).map("/".join)
 
 
 @given(NUMBERS, NUMBERS, NUMBERS)
@@ -65,6 +69,8 @@ def test_other_keys_are_no_stops(key: str) -> None:
 
 
 @given(NUMBERS, NAMES)
+@example(1, "attempts/000002/copy_of~attempts~000001~c1")
+@example(1, "c%7E1")
 def test_a_quarantined_name_survives_the_way_through_its_key(g: int, name: str) -> None:
     """A copy of a retired checkpoint has `~` in its name: it must not read as another checkpoint."""
     key = layout.quarantine(g, name)
