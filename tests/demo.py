@@ -33,6 +33,7 @@ EPOCHS = 10
 KILL_WORKER_AFTER = 2
 """Committed epochs before a training worker is killed."""
 KILL_DRIVER_AFTER = 5
+SHOWN_STATES = ("deferred", "up_for_retry", "success", "failed")
 LIMIT_S = 600.0
 LEFT_MARGIN = "        "
 
@@ -88,7 +89,7 @@ def _demonstrate(stack: Stack, narrator: Narrator) -> None:
         harmed = TrainingRun(stack, airflow, DAG_ID, airflow.run_dag(DAG_ID, conf=conf))
         narrator.say(f"DAG run {harmed.run_id}: {EPOCHS} epochs on two workers, a checkpoint each")
         latest_at_kill = follow(harmed, narrator, is_harmed=True)
-        narrator.say("the same training again, unharmed, to compare the weights")
+        narrator.say("the same training again, unharmed, to compare the weights", is_event=False)
         conf = {"epochs": EPOCHS, "epoch_seconds": 0.0}
         unharmed = TrainingRun(stack, airflow, DAG_ID, airflow.run_dag(DAG_ID, conf=conf))
         follow(unharmed, narrator, is_harmed=False)
@@ -106,7 +107,7 @@ def follow(run: TrainingRun, narrator: Narrator, *, is_harmed: bool) -> str | No
         task = run.task()
         state = f"Airflow: try {task['try_number']} is {task['state']}"
         if state != seen_state:
-            narrator.say(state, is_event=task["state"] in ("deferred", "up_for_retry", "success", "failed"))
+            narrator.say(state, is_event=is_harmed and task["state"] in SHOWN_STATES)
             seen_state = state
         if task["state"] == "success":
             return latest_at_kill
@@ -115,7 +116,8 @@ def follow(run: TrainingRun, narrator: Narrator, *, is_harmed: bool) -> str | No
         epochs = _epochs(run)
         for epoch in sorted(epochs.keys() - seen_epochs):
             metrics = epochs[epoch]
-            narrator.say(f"committed epoch {epoch}: loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}")
+            text = f"committed epoch {epoch}: loss {metrics['loss']:.3f} accuracy {metrics['accuracy']:.3f}"
+            narrator.say(text, is_event=is_harmed)
         seen_epochs |= epochs.keys()
         if is_harmed and kills == 0 and len(seen_epochs) >= KILL_WORKER_AFTER:
             pids = kill(worker_processes(run.stack.ray)[:1])
@@ -168,8 +170,10 @@ def judge(harmed: TrainingRun, unharmed: TrainingRun, *, latest_at_kill: str | N
 
 
 def _is_one_at_a_time(lineage: Lineage) -> bool:
-    order = [c.attempt for c in sorted(lineage.checkpoints, key=lambda c: (c.reported_at is None, c.reported_at))]
-    return order == sorted(order)
+    """Whether commits, by time, never go back to an attempt that a newer one had followed."""
+    dated = [(c.reported_at, c.attempt) for c in lineage.checkpoints if c.reported_at is not None]
+    order = [attempt for _, attempt in sorted(dated)]
+    return bool(order) and order == sorted(order)
 
 
 def report(run: TrainingRun, narrator: Narrator, checks: dict[str, bool]) -> None:
@@ -183,6 +187,11 @@ def report(run: TrainingRun, narrator: Narrator, checks: dict[str, bool]) -> Non
         out.write(f"  attempt {attempt.ref} of try {attempt.try_number}: {attempt.state}{why}\n")
         out.write(f"{LEFT_MARGIN}from {origin}, {attempt.num_restarts} worker restarts\n")
         for point in (c for c in lineage.checkpoints if c.attempt == attempt.ref):
+            if point.state == "uncommitted":
+                out.write(
+                    f"{LEFT_MARGIN}uploaded, not committed: {point.name.rsplit('/', 1)[-1]}; never restored, kept\n"
+                )
+                continue
             metrics = point.metrics
             parent = point.parent.rsplit("/", 1)[-1] if point.parent else "-"
             out.write(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 PACKAGE = "airflow_provider"
 TRAVELLING_ROOMS = ("core", "runtime")
 """Rooms that the driver needs; the others stay with Airflow."""
-RESERVED_RUNTIME_ENV = frozenset({"working_dir", "py_modules"})
 
 
 @cache
@@ -68,21 +67,6 @@ def code_digest(code: Package | None) -> str:
         digest.update(name.encode() + b"\0" + body + b"\0")
     digest.update((code.uri if code else "").encode())
     return digest.hexdigest()[:32]
-
-
-def check_runtime_env(runtime_env: Mapping[str, Any] | None) -> None:
-    """Refuse what we set ourselves. Raises InvalidConfig."""
-    if runtime_env is None:
-        return
-    clash = sorted(RESERVED_RUNTIME_ENV & set(runtime_env))
-    if clash:
-        raise InvalidConfig(
-            f"runtime_env sets {', '.join(clash)}",
-            change="use the operator's working_dir; py_modules carries our runtime",
-        )
-    env_vars = runtime_env.get("env_vars") or {}
-    if not isinstance(env_vars, dict) or not all(isinstance(v, str) for v in env_vars.values()):
-        raise InvalidConfig("runtime_env.env_vars must map names to texts", change="quote the numbers")
 
 
 def runtime_env(

@@ -39,11 +39,14 @@ class RayHook(BaseHook):
 
     def target(self) -> tuple[ClusterAddress, ClusterCredentials]:
         """Address and credentials, from the connection as it is now. Raises InvalidConfig."""
-        return read_connection(self.get_connection(self.conn_id))
+        connection = self.get_connection(self.conn_id)
+        return read_connection(connection, extra=connection.extra_dejson)
 
     async def atarget(self) -> tuple[ClusterAddress, ClusterCredentials]:
         """Address and credentials without blocking the event loop. Raises InvalidConfig."""
-        return read_connection(await self.aget_connection(self.conn_id))
+        connection = await self.aget_connection(self.conn_id)
+        # Reading extras masks their secrets, which the plain property does by a call that blocks the loop.
+        return read_connection(connection, extra=await connection.aextra_dejson())
 
     def client(self) -> SyncJobsClient:
         """A client with its own connection pool; close it after use."""
@@ -70,12 +73,15 @@ class RayHook(BaseHook):
         return True, f"Ray {version.ray_version} answers at {address} (session {version.session_name})"
 
 
-def read_connection(connection: Connection) -> tuple[ClusterAddress, ClusterCredentials]:
-    """An Airflow connection as address and credentials. Raises InvalidConfig naming the field to change."""
+def read_connection(connection: Connection, *, extra: object) -> tuple[ClusterAddress, ClusterCredentials]:
+    """An Airflow connection as address and credentials. Raises InvalidConfig naming the field to change.
+
+    `extra` is what Airflow read from the connection's extra; it reads broken JSON as an empty one.
+    """
     from airflow_provider.client.address import ClusterAddress
     from airflow_provider.client.credentials import ClusterCredentials
 
-    extra = _extras(connection)
+    extra = _extras(connection, extra)
     address = ClusterAddress.parse(connection.host, schema=connection.schema, port=connection.port)
     headers = extra.get("headers") or {}
     if isinstance(headers, str):
@@ -94,9 +100,9 @@ def read_connection(connection: Connection) -> tuple[ClusterAddress, ClusterCred
     return address, credentials
 
 
-def _extras(connection: Connection) -> dict[str, Any]:
+def _extras(connection: Connection, extra: object) -> dict[str, Any]:
     try:
-        extra = connection.extra_dejson
+        json.loads(connection.extra or "{}")
     except ValueError:
         extra = None
     if not isinstance(extra, dict):

@@ -34,15 +34,18 @@ def on_task_instance_success(previous_state: Any, task_instance: TaskInstance) -
 def _stop_if_manual(previous_state: Any, task_instance: TaskInstance, how: str) -> None:
     if previous_state is not None or getattr(task_instance, "operator", None) != "RayTrainOperator":
         return
-    job = _job_record(task_instance)
-    if job is None:
-        return
-    counters = {
-        "try_number": task_instance.try_number,
-        "max_tries": task_instance.max_tries,
-        "clear_number": getattr(getattr(task_instance, "dag_run", None), "clear_number", 0) or 0,
-    }
-    threading.Thread(target=_stop, args=(job, counters, how), name="ray-train-manual-stop", daemon=True).start()
+    try:
+        job = _job_record(task_instance)
+        if job is None:
+            return
+        counters = {
+            "try_number": task_instance.try_number,
+            "max_tries": task_instance.max_tries,
+            "clear_number": getattr(getattr(task_instance, "dag_run", None), "clear_number", 0) or 0,
+        }
+        threading.Thread(target=_stop, args=(job, counters, how), name="ray-train-manual-stop", daemon=True).start()
+    except Exception:  # process edge: the person's request must not fail because of us
+        log.exception("The training of %s could not be stopped", task_instance)
 
 
 def _job_record(task_instance: TaskInstance) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.core import layout
 from airflow_provider.core.classify import classify_job
 from airflow_provider.core.decision import stopped_outside
-from airflow_provider.core.errors import ClusterUnreachable
+from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable, NotARayDashboard
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.lineage import (
@@ -54,11 +54,18 @@ class Ended:
 
 
 def conclude_attempt(
-    records: ExperimentRecords, client: SyncJobsClient, *, ref: AttemptRef, submission_id: str, now: datetime
-) -> Ended:
+    records: ExperimentRecords,
+    client: SyncJobsClient,
+    *,
+    ref: AttemptRef,
+    submission_id: str,
+    now: datetime,
+    fallback: Failure | None = None,
+) -> Ended | None:
     """Read the outcome; where the driver left none, conclude it from the Jobs API and the manifest.
 
-    Raises the store's typed errors, and ClusterUnreachable when neither source says how it ended.
+    `fallback` is why the caller gave the job up; without it, None means that the job is not over. Raises the store's
+    typed errors, and the cluster's when neither source says how it ended.
     """
     attempt = records.read_attempt(ref)
     collected = attempt.collected.record if attempt and attempt.collected else None
@@ -67,7 +74,10 @@ def conclude_attempt(
     status = job.status if job else None
     is_recorded = outcome is not None
     if outcome is None:
-        outcome = _outcome_from_job(records, ref, job=job, submission_id=submission_id, now=now)
+        if fallback is None and status is not None and not status.is_terminal:
+            return None
+        failure = _failure_of_job(job, submission_id=submission_id, fallback=fallback)
+        outcome = _outcome_without_driver(records, ref, failure=failure, now=now)
     stops = attempt.stops if attempt else ()
     if status is JobStatus.STOPPED and not stops and outcome.state is not OutcomeState.SUCCESS:
         outcome = outcome.model_copy(update={"failure": stopped_outside(submission_id)})
@@ -77,37 +87,37 @@ def conclude_attempt(
 def _job(client: SyncJobsClient, submission_id: str, *, is_needed: bool) -> JobInfo | None:
     try:
         return client.get_job(submission_id)
-    except ClusterUnreachable:
+    except (ClusterUnreachable, ClusterAuthFailed, NotARayDashboard):
+        # What the driver wrote counts, whatever has become of the dashboard.
         if is_needed:
             raise
         return None
 
 
-def _outcome_from_job(
-    records: ExperimentRecords, ref: AttemptRef, *, job: JobInfo | None, submission_id: str, now: datetime
-) -> OutcomeRecord:
-    manifest = read_manifest(records, ref)
-    latest = manifest.latest.name if manifest and manifest.latest else None
-    failure: Failure | None
+def _failure_of_job(job: JobInfo | None, *, submission_id: str, fallback: Failure | None) -> Failure | None:
+    if job is not None and job.status is JobStatus.SUCCEEDED:
+        return None
+    if fallback is not None:
+        return fallback
     if job is None:
-        failure = Failure(
+        return Failure(
             kind=FailureKind.LOST,
             reason=f"the cluster no longer knows job {submission_id} and its driver left no outcome",
         )
-    elif job.status is JobStatus.SUCCEEDED:
-        failure = None
-    else:
-        failure = classify_job(
-            status=job.status.value,
-            error_type=job.error_type,
-            exit_code=job.driver_exit_code,
-            message=job.message or "",
-        )
+    return classify_job(
+        status=job.status.value, error_type=job.error_type, exit_code=job.driver_exit_code, message=job.message or ""
+    )
+
+
+def _outcome_without_driver(
+    records: ExperimentRecords, ref: AttemptRef, *, failure: Failure | None, now: datetime
+) -> OutcomeRecord:
+    manifest = read_manifest(records, ref)
     return OutcomeRecord(
         state=OutcomeState.SUCCESS if failure is None else OutcomeState.FAILED,
         failure=failure,
         num_commits=len(manifest.entries) if manifest else 0,
-        latest_checkpoint=latest,
+        latest_checkpoint=manifest.latest.name if manifest and manifest.latest else None,
         finished_at=now,
     )
 

@@ -70,6 +70,7 @@ def _training_kind(operator: RayTrainOperator) -> TrainingKind:
         raise InvalidConfig(
             "Exactly one of train_loop, trainer and entrypoint says what to train",
             known=f"given: {', '.join(k.value for k in given) or 'none'}",
+            change="keep one of the three",
         )
     return given[0]
 

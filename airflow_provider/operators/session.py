@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
 from airflow_provider.core.decision import TryFacts
-from airflow_provider.core.errors import RayJobFailed, RayTrainError, WriteConflict
+from airflow_provider.core.errors import RayJobFailed, RayTrainError, Superseded, WriteConflict
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.kill import decide_kill
@@ -33,6 +32,8 @@ from airflow_provider.operators.collecting import (
     read_experiment,
     refusal,
 )
+from airflow_provider.operators.killing import READ_S, STOP_S, UNKNOWN, find_state, read_together
+from airflow_provider.operators.marker import dag_run_identity, set_marker
 from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.training_try import Over, Submitted, TrainingTry
 from airflow_provider.storage.experiment_records import ExperimentRecords
@@ -42,15 +43,14 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_provider.client.address import ClusterAddress
+    from airflow_provider.client.credentials import ClusterCredentials
     from airflow_provider.client.jobs_client import SyncJobsClient
     from airflow_provider.operators.ray_train import RayTrainOperator
     from airflow_provider.operators.request import TrainingRequest
 
-MARKER_KEY = "ray_train_owner"
 LINEAGE_KEY = "checkpoint_lineage"
 FAILURE_KEY = "ray_train_failure"
-KILL_READ_S = 2.0
-"""Airflow gives on_kill 5 s: what can't be read in 2 is treated as unknown."""
 MAX_JOBS_PER_TRY = 5
 """A try starts another attempt only when its job was stopped or superseded under it."""
 _END_KINDS = {
@@ -67,13 +67,13 @@ class TrainingSession:
     operator: RayTrainOperator
     context: Context
     request: TrainingRequest
+    target: tuple[ClusterAddress, ClusterCredentials]
     client: SyncJobsClient
     records: ExperimentRecords
     attempt: TrainingTry
     is_timed_out: bool = False
     following: Submitted | None = None
     """The job this process answers for; what on_kill stops."""
-    waiting: Future[WaitOver] | None = field(default=None, repr=False)
 
     @classmethod
     def open(cls, operator: RayTrainOperator, context: Context) -> TrainingSession:
@@ -84,9 +84,10 @@ class TrainingSession:
         records = ExperimentRecords(
             open_experiment(request.uri, aws_conn_id=request.aws_conn_id, storage_path=operator.storage_path)
         )
-        client = RayHook(request.conn_id).client()
         store = context["task_state_store"]
-        identity = _dag_run_identity(store.get(MARKER_KEY))
+        identity = dag_run_identity(store)
+        target = RayHook(request.conn_id).target()
+        client = _client(target)
         facts = TryFacts(
             dag_run_identity=identity,
             try_number=ti.try_number,
@@ -99,10 +100,10 @@ class TrainingSession:
             facts=facts,
             records=records,
             client=client,
-            set_marker=lambda k: _set_marker(store, {"k": k, "identity": identity}),
+            set_marker=lambda k: set_marker(store, k=k, identity=identity),
             log=operator.log.info,
         )
-        return cls(operator, context, request, client, records, attempt)
+        return cls(operator, context, request, target, client, records, attempt)
 
     def __enter__(self) -> Self:
         """Give the session itself."""
@@ -111,7 +112,12 @@ class TrainingSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection pool."""
+        """Say the failure where a person can read it, then close the connection pool.
+
+        A replaced process publishes nothing.
+        """
+        if isinstance(error, RayTrainError) and not isinstance(error, Superseded):
+            self._push_failure(error.failure)
         self.client.close()
 
     # --- the way through a try -----------------------------------------------------------------------------------
@@ -127,11 +133,13 @@ class TrainingSession:
         """From `execute_complete`: this process answers for the owner number that deferred."""
         k = int(event["k"])
         self.attempt.k = k
-        self.attempt.facts = _with_k(self.attempt.facts, k)
+        self.attempt.facts = replace(self.attempt.facts, own_ks=self.attempt.facts.own_ks | {k})
         ref = AttemptRef(generation=event["generation"], attempt=event["attempt"])
-        over = _wait_over(event)
-        self.following = Submitted(ref, event["submission_id"], None, None, over.reason)
-        return self._after_wait(over)
+        self.following = Submitted(ref, event["submission_id"], None, None, event["reason"])
+        if event["end"] == WaitEnd.ERROR.value:
+            reason = f"the trigger failed: {event['reason']}"
+            raise self._failed(Failure(kind=FailureKind(event["kind"]), reason=reason))
+        return self._after_wait(WaitOver(WaitEnd(event["end"]), event["reason"]))
 
     def _go_on(self) -> dict[str, Any]:
         for _ in range(MAX_JOBS_PER_TRY):
@@ -209,7 +217,7 @@ class TrainingSession:
         """The same waiter in a thread of its own: signals reach the main thread, which only waits."""
         from airflow_provider.triggers.waiter import Following, JobWaiter
 
-        address, credentials = RayHook(self.request.conn_id).target()
+        address, credentials = self.target
 
         async def open_client() -> Any:
             from airflow_provider.client.jobs_client import AsyncJobsClient
@@ -223,31 +231,55 @@ class TrainingSession:
             say=self.operator.log.info,
             emit=self.operator.log.info if self.operator.stream_logs else None,
         )
-        with ThreadPoolExecutor(1, thread_name_prefix="ray-train-wait") as pool:
-            loop_stop: Future[WaitOver] = pool.submit(asyncio.run, waiter.wait())
-            try:
-                over = loop_stop.result()
-            except BaseException:
-                waiter.cancel()
-                raise
+        pool = ThreadPoolExecutor(1, thread_name_prefix="ray-train-wait")
+        waiting: Future[WaitOver] = pool.submit(asyncio.run, waiter.wait())
+        try:
+            over = waiting.result()
+        except BaseException:
+            waiter.cancel()
+            raise
+        finally:
+            # A read of the bucket that hangs must not hold back a time-out.
+            pool.shutdown(wait=False)
         if over.end in (WaitEnd.TIMEOUT, WaitEnd.PENDING_TOO_LONG):
             self._stop(step, reason=over.reason)
         return over
 
     def _stop(self, step: Submitted, *, reason: str) -> None:
-        result = stop_attempt(
-            self.records, self.client, ref=step.ref, submission_id=step.submission_id, k=self.attempt.k, reason=reason
-        )
-        self.operator.log.info(result.reason)
+        """Stop our job. Failing to is said, never raised: the next try stops or fences it.
+
+        With a client of its own: on_kill comes after `execute` has closed the session's, or while that one is in use.
+        """
+        try:
+            with _client(self.target) as client:
+                result = stop_attempt(
+                    self.records,
+                    client,
+                    ref=step.ref,
+                    submission_id=step.submission_id,
+                    k=self.attempt.k,
+                    reason=reason,
+                )
+            self.operator.log.info(result.reason)
+        except RayTrainError as error:
+            self.operator.log.warning("The job could not be stopped: %s", error)
 
     # --- collect and publish -------------------------------------------------------------------------------------
 
     def _finish(self, ref: AttemptRef, submission_id: str, *, fallback: Failure | None = None) -> dict[str, Any] | None:
         """Collect the attempt: publish a success, raise a failure, or None to decide again within this try."""
+        if fallback is not None:
+            # It was asked to end just now, and its driver completes the records first.
+            self.attempt.wait_until_over(submission_id)
         if not self.attempt.is_owner():
             return None
         now = datetime.now(timezone.utc)
-        ended = conclude_attempt(self.records, self.client, ref=ref, submission_id=submission_id, now=now)
+        ended = conclude_attempt(
+            self.records, self.client, ref=ref, submission_id=submission_id, now=now, fallback=fallback
+        )
+        if ended is None:
+            self.operator.log.info("the job is not over: deciding again")
+            return None
         late = complete_records(self.records, ref, k=self.attempt.k, now=now)
         if late:
             self.operator.log.info("completed the records of %d checkpoints from the manifest", late)
@@ -259,7 +291,9 @@ class TrainingSession:
         self._record(ended, accepted=None, now=now)
         self._publish_lineage()
         failure = ended.outcome.failure or Failure(kind=FailureKind.INFRASTRUCTURE, reason="the driver gave no reason")
-        raise self._failed(fallback if fallback is not None and not ended.is_recorded else failure)
+        # A driver that obeyed our stop knows only of the stop.
+        is_our_stop = fallback is not None and ended.outcome.state is OutcomeState.CANCELLED
+        raise self._failed(fallback if fallback is not None and is_our_stop else failure)
 
     def _was_taken_away(self, ended: Ended) -> bool:
         """Stopped by an older owner's record, or superseded although this try is the newest owner."""
@@ -273,17 +307,20 @@ class TrainingSession:
     def _accept(self, ended: Ended, now: datetime) -> dict[str, Any]:
         """Check a success, set `accepted`, set the marker again, then publish: a replaced process publishes nothing."""
         published = project_results(read_experiment(self.records))
-        was_accepted = ended.collected.record.accepted if ended.collected else None
-        if was_accepted is None:
+        collected = ended.collected.record if ended.collected else None
+        refused = None
+        if collected is None or collected.accepted is None:
             refused = refusal(
                 ended,
                 new_checkpoints=published.new_checkpoints,
                 require_new_checkpoint=self.request.require_new_checkpoint,
             )
             self._record(ended, accepted=refused is None, now=now, refused_because=refused)
-            if refused is not None:
-                self._publish_lineage()
-                raise self._failed(Failure(kind=FailureKind.USER, reason=refused))
+        elif not collected.accepted:
+            refused = collected.refused_because or "its result was refused"
+        if refused is not None:
+            self._publish_lineage()
+            raise self._failed(Failure(kind=FailureKind.USER, reason=refused))
         self.attempt.confirm()
         self._push_lineage(published.lineage_xcom)
         self.operator.log.info("%s finished: %s", ended.ref, published.summary)
@@ -308,10 +345,8 @@ class TrainingSession:
         self.context["ti"].xcom_push(key=LINEAGE_KEY, value=value)
 
     def _failed(self, failure: Failure) -> RayJobFailed:
-        """The failure as an exception; its sentence reaches an XCom first, since Airflow shows a policy's reason nowhere."""
+        """The failure as an exception."""
         following = self.following
-        value = {"kind": failure.kind.value, "reason": failure.reason, "retryable": failure.is_retryable}
-        self.context["ti"].xcom_push(key=FAILURE_KEY, value=value)
         what_next = (
             "the next try restores from the newest verified checkpoint" if failure.is_retryable else "not retried"
         )
@@ -322,6 +357,14 @@ class TrainingSession:
             submission_id=following.submission_id if following else None,
         )
 
+    def _push_failure(self, failure: Failure) -> None:
+        """The failure's sentence as an XCom, since Airflow shows a policy's reason nowhere."""
+        value = {"kind": failure.kind.value, "reason": failure.reason, "retryable": failure.is_retryable}
+        try:
+            self.context["ti"].xcom_push(key=FAILURE_KEY, value=value)
+        except Exception:  # a failure that can't be shown must still keep its kind
+            self.operator.log.exception("The failure could not be pushed to XCom")
+
     # --- kill ----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
@@ -329,86 +372,28 @@ class TrainingSession:
         step = self.following
         if step is None:
             return
-        pool = ThreadPoolExecutor(2, thread_name_prefix="ray-train-kill")
-        state = pool.submit(self._task_state)
-        owner = pool.submit(self.records.owner, self.attempt.k + 1)
+        state, newer = read_together(
+            [self._task_state, lambda: self.records.owner(self.attempt.k + 1)], within_s=READ_S
+        )
         verdict = decide_kill(
-            task_state=_in_time(state),
-            is_owner=_is_none_in_time(owner),
+            task_state=None if state is UNKNOWN else state,
+            is_owner=None if newer is UNKNOWN else newer is None,
             is_timed_out=self.is_timed_out,
             is_enabled=self.operator.stop_on_kill,
         )
         self.operator.log.info(verdict.reason)
         if verdict.is_stop:
-            stopping = pool.submit(self._stop, step, reason=verdict.reason)
-            _in_time(stopping)
-        pool.shutdown(wait=False, cancel_futures=True)
+            read_together([lambda: self._stop(step, reason=verdict.reason)], within_s=STOP_S)
 
     def _task_state(self) -> str | None:
         ti = self.context["ti"]
         states = ti.get_task_states(
             dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
         )
-        return _find_state(states, run_id=ti.run_id, task_id=ti.task_id)
+        return find_state(states, run_id=ti.run_id, task_id=ti.task_id)
 
 
-def _find_state(states: dict[str, Any], *, run_id: str, task_id: str) -> str | None:
-    run = states.get(run_id, {})
-    for name, state in run.items():
-        if name == task_id or name.startswith(f"{task_id}_"):
-            return str(state) if state is not None else None
-    return None
+def _client(target: tuple[ClusterAddress, ClusterCredentials]) -> SyncJobsClient:
+    from airflow_provider.client.jobs_client import SyncJobsClient
 
-
-def _in_time(future: Future[Any]) -> Any:
-    try:
-        return future.result(timeout=KILL_READ_S)
-    except Exception:  # noqa: BLE001 - process edge inside a signal handler: unknown is an answer here
-        return None
-
-
-def _is_none_in_time(future: Future[Any]) -> bool | None:
-    """Whether the future's value is None; None itself when it couldn't be read in time."""
-    try:
-        return future.result(timeout=KILL_READ_S) is None
-    except Exception:  # noqa: BLE001 - process edge inside a signal handler: unknown is an answer here
-        return None
-
-
-def _wait_over(event: dict[str, Any]) -> WaitOver:
-    end = WaitEnd(event["end"])
-    if end is WaitEnd.ERROR:
-        failure = Failure(kind=FailureKind(event["kind"]), reason=f"the trigger failed: {event['reason']}")
-        raise RayJobFailed(failure.reason, failure=failure)
-    return WaitOver(end, event["reason"])
-
-
-def _with_k(facts: TryFacts, k: int) -> TryFacts:
-    return TryFacts(
-        dag_run_identity=facts.dag_run_identity,
-        try_number=facts.try_number,
-        max_tries=facts.max_tries,
-        clear_number=facts.clear_number,
-        own_ks=facts.own_ks | {k},
-    )
-
-
-def _dag_run_identity(marker: object) -> str:
-    """The mark of this DAG run: kept in the state store, which is deleted with the run."""
-    if isinstance(marker, dict) and isinstance(marker.get("identity"), str):
-        return str(marker["identity"])
-    return uuid.uuid4().hex
-
-
-def _set_marker(store: Any, value: dict[str, Any]) -> bool:
-    """Store the marker; False when Airflow says that this task instance is archived (404)."""
-    from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.context import NEVER_EXPIRE
-
-    try:
-        store.set(MARKER_KEY, value, retention=NEVER_EXPIRE)
-    except AirflowRuntimeError as error:
-        if (error.error.detail or {}).get("status_code") == 404:
-            return False
-        raise
-    return True
+    return SyncJobsClient(target[0], credentials=target[1])

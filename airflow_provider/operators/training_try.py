@@ -97,6 +97,9 @@ class TrainingTry:
     sleep: Callable[[float], None] = time.sleep
     _packed: tuple[Package | None] | None = None
     _newest: AttemptRecords | None = None
+    _known: dict[int, OwnerRecord] = field(default_factory=dict)
+    """Owner records that need not be read again: its own, and those it found before it owned. What an older owner does
+    after that is no business of this try's."""
 
     def own(self) -> None:
         """Become the newest owner, then set the marker: a refusal means that Airflow has replaced this process.
@@ -108,6 +111,7 @@ class TrainingTry:
             k = 1
             if newest is not None:
                 k = newest[0] + 1
+                self._known[newest[0]] = newest[1]
                 self._check_experiment(newest[1])
                 self._check_final(newest[1])
             record = self._owner_record(k)
@@ -115,6 +119,7 @@ class TrainingTry:
                 break
             newest = self.records.newest_owner()
         self.k = record.k
+        self._known[record.k] = record
         self.facts = replace(self.facts, own_ks=self.facts.own_ks | {record.k})
         self.confirm()
 
@@ -211,11 +216,11 @@ class TrainingTry:
 
     def read_newest(self) -> AttemptFacts | None:
         """All facts about the newest claim, or None. "Could not read" raises, it is never "nothing there"."""
-        attempt = self.records.newest_attempt()
+        attempt = self.records.newest_attempt(with_restored=False)
         self._newest = attempt
         if attempt is None:
             return None
-        acting, has_final = self.records.owners_since(attempt.claim)
+        acting, has_final = self.records.owners_since(attempt.claim, known=self._known)
         return AttemptFacts(
             claim=attempt.claim,
             acting_owner=acting,
@@ -262,9 +267,9 @@ class TrainingTry:
 
     def acted_on(self, ref: AttemptRef, job_id: str) -> None:
         """Write the attempt into the own owner record: later tries compare themselves with who acted last."""
-        self.records.update_owner(
-            self._owner_record(self.k).model_copy(update={"acted_on": ref, "submission_id": job_id})
-        )
+        record = self._owner_record(self.k).model_copy(update={"acted_on": ref, "submission_id": job_id})
+        self.records.update_owner(record)
+        self._known[self.k] = record
 
     def _submitted(self, decision: Attach, claim: ClaimRecord | None) -> Submitted:
         return Submitted(
@@ -288,10 +293,11 @@ class TrainingTry:
             reason=decision.reason,
         )
         self.log(result.reason)
-        self._wait_until_over(decision.submission_id)
+        if result.is_sent:
+            self.wait_until_over(decision.submission_id)
         return result.is_sent
 
-    def _wait_until_over(self, job_id: str) -> None:
+    def wait_until_over(self, job_id: str) -> None:
         """Give the driver time to complete its records. A PENDING job is not waited for: Ray ignores its stop."""
         waited = 0.0
         while waited < STOP_WAIT_S:

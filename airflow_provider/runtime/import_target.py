@@ -58,6 +58,17 @@ def check_call(target: Callable[..., Any], *, parameter: str, takes: int, given:
         ) from None
 
 
+def load_factory(
+    target: str, *, config: Mapping[str, Any] | None
+) -> tuple[Callable[..., Any], tuple[dict[str, Any], ...]]:
+    """A trainer factory and what it is called with after the run config: the train_loop_config, where one was given."""
+    factory = load_target(target, parameter="trainer")
+    more = () if config is None else (dict(config),)
+    given = "one argument, the run config" if config is None else "two arguments, run config and train_loop_config"
+    check_call(factory, parameter="trainer", takes=1 + len(more), given=given)
+    return factory, more
+
+
 def check_train_loop(target: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
     """A training loop takes the config or nothing; a config that it can't take is an error, not ignored."""
     required = [p for p in _positional(target) if p.default is inspect.Parameter.empty]

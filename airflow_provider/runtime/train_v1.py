@@ -32,7 +32,7 @@ from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import RestorePoint
 from airflow_provider.runtime.commits_v1 import CommitCallback, CommitLog
-from airflow_provider.runtime.import_target import check_train_loop, load_target
+from airflow_provider.runtime.import_target import check_train_loop, load_factory, load_target
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import ExperimentStore
 
@@ -169,7 +169,8 @@ def build_trainer(job: JobSpec, *, store: ExperimentStore, plan: PlanV1) -> Any:
 def _new_trainer(job: JobSpec, config: Any) -> Any:
     training = job.training
     if training.kind is TrainingKind.TRAINER:
-        trainer = load_target(training.target or "", parameter="trainer")(config)
+        factory, more = load_factory(training.target or "", config=training.train_loop_config)
+        trainer = factory(config, *more)
         if getattr(getattr(trainer, "run_config", None), "name", None) != config.name:
             raise InvalidConfig(
                 f"The trainer of {training.target} ignores the run config it was given",

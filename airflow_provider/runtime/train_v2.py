@@ -13,7 +13,7 @@ from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.job import JobSpec, TrainingKind
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig
 from airflow_provider.runtime.fencing import AttemptStorageContext, fenced_filesystem
-from airflow_provider.runtime.import_target import check_call, check_train_loop, load_target
+from airflow_provider.runtime.import_target import check_call, check_train_loop, load_factory, load_target
 from airflow_provider.runtime.reporting import ControllerEvents
 from airflow_provider.runtime.storage import open_store, split_uri
 
@@ -91,7 +91,7 @@ def prepare_trainer(spec: JobSpec) -> Callable[[ray.train.RunConfig], Any]:
     """What builds the trainer for a run config. Raises InvalidConfig for wrong code paths, before any worker starts."""
     training = spec.training
     if training.kind is TrainingKind.TRAINER:
-        return _prepare_factory(training.target or "")
+        return _prepare_factory(training.target or "", config=training.train_loop_config)
     loop = load_target(training.target or "", parameter="train_loop")
     check_train_loop(loop, training.train_loop_config)
     datasets: Datasets | None = None
@@ -124,12 +124,11 @@ def _torch_trainer() -> Any:
     return TorchTrainer
 
 
-def _prepare_factory(target: str) -> Callable[[ray.train.RunConfig], Any]:
-    factory = load_target(target, parameter="trainer")
-    check_call(factory, parameter="trainer", takes=1, given="one argument, the run config")
+def _prepare_factory(target: str, *, config: Mapping[str, Any] | None) -> Callable[[ray.train.RunConfig], Any]:
+    factory, more = load_factory(target, config=config)
 
     def build(run_config: ray.train.RunConfig) -> Any:
-        trainer = factory(run_config)
+        trainer = factory(run_config, *more)
         if not callable(getattr(trainer, "fit", None)):
             raise InvalidConfig(
                 f"The trainer factory {target} returned a {type(trainer).__name__}",

@@ -7,6 +7,7 @@ believed only if it reads as the record its key promises; anything else raises R
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from airflow_provider.core import layout
@@ -26,7 +27,7 @@ from airflow_provider.core.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_provider.storage.object_store import ObjectStore, StoredObject
 
@@ -60,7 +61,7 @@ class AttemptRecords:
     outcome: OutcomeRecord | None
     collected: Stored[CollectedRecord] | None
     alive: Stored[AliveRecord] | None
-    """None also where an outcome exists: it isn't asked for then."""
+    """None also where an outcome exists, the driver's or a collected one: it isn't asked for then."""
     manifest: StoredObject | None
     """Ray's manifest of the attempt, unparsed."""
 
@@ -113,14 +114,17 @@ class ExperimentRecords:
                 return None
         return None
 
-    def owners_since(self, claim: ClaimRecord) -> tuple[OwnerRecord, bool]:
+    def owners_since(
+        self, claim: ClaimRecord, *, known: Mapping[int, OwnerRecord] | None = None
+    ) -> tuple[OwnerRecord, bool]:
         """The newest owner that acted on the claimed attempt, and whether an owner after the claimer is final.
 
-        1 call, and 1 for each owner since the claim. Raises RecordUnreadable if the claiming owner's record is gone.
+        1 call, and 1 for each owner since the claim that the caller does not give as `known`. Raises RecordUnreadable if
+        the claiming owner's record is gone.
         """
         acting: OwnerRecord | None = None
         has_final = False
-        for k, owner in self._owners_newest_first():
+        for k, owner in self._owners_newest_first(known or {}):
             if k < claim.k:
                 break
             has_final = has_final or (owner.final and k > claim.k)
@@ -169,8 +173,13 @@ class ExperimentRecords:
             return self.store.write(key, record.body())
         return self.store.replace_if_match(key, record.body(), etag=etag)
 
-    def _owners_newest_first(self) -> Iterator[tuple[int, OwnerRecord]]:
+    def _owners_newest_first(
+        self, known: Mapping[int, OwnerRecord] = MappingProxyType({})
+    ) -> Iterator[tuple[int, OwnerRecord]]:
         for k in reversed(self.owner_numbers()):
+            if k in known:
+                yield k, known[k]
+                continue
             stored = self.owner(k)
             if stored is not None:
                 yield k, stored.record
@@ -211,8 +220,13 @@ class ExperimentRecords:
         """
         return self.store.create_if_absent(layout.claim(record.generation, record.attempt), record.body())
 
-    def read_attempt(self, ref: AttemptRef, *, claim: ClaimRecord | None = None) -> AttemptRecords | None:
-        """All records of an attempt, or None when it has no claim. At most 6 calls (7 without `claim`)."""
+    def read_attempt(
+        self, ref: AttemptRef, *, claim: ClaimRecord | None = None, with_restored: bool = True
+    ) -> AttemptRecords | None:
+        """All records of an attempt, or None when it has no claim. At most 5 calls (6 without `claim`).
+
+        `with_restored=False` saves the call for what the driver restored, which no decision needs.
+        """
         claim = claim or self.claim(ref)
         if claim is None:
             return None
@@ -221,21 +235,24 @@ class ExperimentRecords:
         present = {info.key for info in listed}
         stops = sorted(k for k in map(layout.parse_stop, present) if k is not None)
         outcome = self.outcome(ref) if layout.outcome(ref.generation, ref.attempt) in present else None
+        collected = self.collected(ref) if layout.collected(ref.generation, ref.attempt) in present else None
+        is_over = outcome is not None or (collected is not None and collected.record.outcome is not None)
+        has_restored = with_restored and layout.restored(ref.generation, ref.attempt) in present
         return AttemptRecords(
             ref=ref,
             claim=claim,
             stops=tuple(stops),
-            restored=self.restored(ref) if layout.restored(ref.generation, ref.attempt) in present else None,
+            restored=self.restored(ref) if has_restored else None,
             outcome=outcome,
-            collected=self.collected(ref) if layout.collected(ref.generation, ref.attempt) in present else None,
-            alive=None if outcome else self.alive(ref),
+            collected=collected,
+            alive=None if is_over else self.alive(ref),
             manifest=self.manifest(ref),
         )
 
-    def newest_attempt(self) -> AttemptRecords | None:
-        """All records of the attempt whose claim ranks highest. At most 9 calls."""
+    def newest_attempt(self, *, with_restored: bool = True) -> AttemptRecords | None:
+        """All records of the attempt whose claim ranks highest. At most 8 calls."""
         claim = self.newest_claim()
-        return self.read_attempt(claim.ref, claim=claim) if claim else None
+        return self.read_attempt(claim.ref, claim=claim, with_restored=with_restored) if claim else None
 
     def _claims_newest_first(self) -> Iterator[ClaimRecord]:
         for generation in reversed(self.generations()):

@@ -61,26 +61,38 @@ class JobWaiter:
         self._say = say
         self._emit = emit
         self._is_over = False
+        self._is_cancelled = False
         self._clients: list[AsyncJobsClient] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
     def cancel(self) -> None:
-        """End the wait from another thread."""
+        """End the wait from another thread, also one that is about to begin."""
+        self._is_cancelled = True
         if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            with suppress(RuntimeError):  # the loop is closed: the wait has just ended
+                self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def wait(self) -> WaitOver:
         """Wait for the end. Raises typed errors only for what waiting can't cure (a refused token)."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        client = await self._connect()
-        tail = asyncio.create_task(self._stream(client)) if self._emit else None
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        tail: asyncio.Task[None] | None = None
         try:
-            return await self._poll(client)
-        finally:
+            client = await self._connect()
+            tail = asyncio.create_task(self._stream(client)) if self._emit else None
+            over = await self._poll(client)
             self._is_over = True
             if tail is not None:
                 await self._finish_log(tail)
+            return over
+        finally:
+            # A wait that was cancelled or failed leaves at once: the job, and so its log, goes on.
+            if tail is not None:
+                tail.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await tail
             for opened in self._clients:
                 await opened.close()
 
@@ -162,12 +174,9 @@ class JobWaiter:
             await asyncio.wait_for(tail, LOG_END_WAIT_S)
         except asyncio.TimeoutError:
             self._say("the job's log did not end in time; its last lines may be missing here")
-        except RayTrainError as error:
-            self._say(f"the job's log can't be read: {error.what}")
-        finally:
-            tail.cancel()
-            with suppress(asyncio.CancelledError, RayTrainError):
-                await tail
+        except Exception as error:  # noqa: BLE001 - see above
+            why = error.what if isinstance(error, RayTrainError) else f"{type(error).__name__}: {error}"
+            self._say(f"the job's log can't be read: {why}")
 
 
 def _sentence(judgement: GoOn, sight: JobSight) -> str:

@@ -1,0 +1,48 @@
+"""What `on_kill` does inside a signal handler: a few reads side by side, each with no more time than there is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+READ_S = 2.0
+"""Airflow gives on_kill 5 s: what can't be read in 2, all reads together, is treated as unknown."""
+STOP_S = 2.0
+"""How long the stop may take; it goes on in its thread."""
+UNKNOWN = object()
+"""Result of a read that failed or took too long."""
+
+
+def read_together(reads: Sequence[Callable[[], Any]], *, within_s: float) -> list[Any]:
+    """Results of all reads, UNKNOWN for those that failed or did not answer in time.
+
+    Each has a daemon thread: Airflow's connection to its supervisor may be held by the thread that the signal
+    interrupted, and a read that never returns must not keep the process alive either.
+    """
+    results: list[Any] = [UNKNOWN] * len(reads)
+
+    def run(number: int, read: Callable[[], Any]) -> None:
+        with suppress(Exception):
+            results[number] = read()
+
+    threads = [
+        threading.Thread(target=run, args=(number, read), name="ray-train-kill", daemon=True)
+        for number, read in enumerate(reads)
+    ]
+    end = time.monotonic() + within_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return list(results)
+
+
+def find_state(states: dict[str, Any], *, run_id: str, task_id: str) -> str | None:
+    """The task's state in Airflow's answer, which names mapped ones `<task_id>_<map_index>`."""
+    for name, state in states.get(run_id, {}).items():
+        if name == task_id or name.startswith(f"{task_id}_"):
+            return str(state) if state is not None else None
+    return None

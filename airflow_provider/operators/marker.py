@@ -1,0 +1,33 @@
+"""The marker in the task's state store: its refusal is how a replaced process learns that it is one."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow.sdk.execution_time.context import TaskStateStoreAccessor
+
+MARKER_KEY = "ray_train_owner"
+
+
+def dag_run_identity(store: TaskStateStoreAccessor) -> str:
+    """The mark of this DAG run: kept in the state store, which is deleted with the run. A new one where none is kept."""
+    marker = store.get(MARKER_KEY)
+    if isinstance(marker, dict) and isinstance(marker.get("identity"), str):
+        return str(marker["identity"])
+    return uuid.uuid4().hex
+
+
+def set_marker(store: TaskStateStoreAccessor, *, k: int, identity: str) -> bool:
+    """Store the marker; False when Airflow says that this task instance is archived (404)."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+    try:
+        store.set(MARKER_KEY, {"k": k, "identity": identity}, retention=NEVER_EXPIRE)
+    except AirflowRuntimeError as error:
+        if (error.error.detail or {}).get("status_code") == 404:
+            return False
+        raise
+    return True

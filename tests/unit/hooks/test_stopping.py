@@ -1,0 +1,136 @@
+"""Stops: only the newest owner's, recorded before they are sent; and the final one, from outside any try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider.core import layout
+from airflow_provider.core.errors import ClusterUnreachable, RecordUnreadable
+from airflow_provider.hooks.final_stop import stop_for_good
+from airflow_provider.hooks.stop import record_stop, stop_attempt
+from tests.support.experiment import ref
+from tests.support.operator_run import World, running_world
+from tests.support.records import outcome
+from tests.support.training_try import Bench, job_id
+
+COUNTERS = {"try_number": 2, "max_tries": 3, "clear_number": 1}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.own(1)
+    bench.claim(1)
+    return bench
+
+
+def stop(bench: Bench, k: int = 1) -> bool:
+    result = stop_attempt(
+        bench.records, bench.client, ref=ref(1, 1), submission_id=job_id(1, 1), k=k, reason="cleared"
+    )
+    return result.is_sent
+
+
+def test_a_stop_is_recorded_and_then_sent(bench: Bench) -> None:
+    """Ray ignores a stop of a PENDING job: its driver obeys the record."""
+    assert stop(bench)
+    assert bench.steps("create_if_absent", "stop") == [
+        f"create_if_absent {layout.stop(1, 1, 1)}",
+        f"stop {job_id(1, 1)}",
+    ]
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_who_is_not_the_newest_owner_stops_nothing(bench: Bench, k: int) -> None:
+    bench.own(2)
+    assert not stop(bench, k)
+    assert bench.steps("create_if_absent", "stop") == []
+
+
+def test_unreadable_owners_mean_no_stop(bench: Bench) -> None:
+    bench.store.put_raw(layout.owner(2), b"torn")
+    with pytest.raises(RecordUnreadable):
+        stop(bench, 2)
+    assert bench.steps("create_if_absent", "stop") == []
+
+
+def test_a_record_of_the_own_number_counts_as_written(bench: Bench) -> None:
+    assert record_stop(bench.records, ref=ref(1, 1), k=1, reason="x" * 900).is_sent
+    assert record_stop(bench.records, ref=ref(1, 1), k=1, reason="again").is_sent
+    assert bench.records.stops(ref(1, 1))[1].reason == "x" * 500
+
+
+def test_a_lost_post_leaves_the_record(bench: Bench) -> None:
+    bench.client.silence = ClusterUnreachable("away")
+    with pytest.raises(ClusterUnreachable):
+        stop(bench)
+    assert layout.stop(1, 1, 1) in bench.keys()
+
+
+# --- for good ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with running_world(monkeypatch) as world:
+        yield world
+
+
+def stop_finally(world: World, job: dict[str, str]) -> str:
+    return stop_for_good(job, counters=COUNTERS, how="marked failed")
+
+
+def pushed(world: World) -> dict[str, str]:
+    job: dict[str, str] = world.task.ti.xcoms["ray_train_job"]
+    return job
+
+
+def test_a_stop_for_good_owns_with_final_first_so_that_a_post_on_its_way_ends_itself(world: World) -> None:
+    """Story 7: the listener may run before the claim."""
+    world.defer()
+    world.server.set_status(world.job_id(), "RUNNING")
+    world.bench.log.clear()
+    stop_finally(world, pushed(world))
+    assert world.bench.steps("create_if_absent") == [
+        f"create_if_absent {layout.owner(2)}",
+        f"create_if_absent {layout.stop(1, 1, 2)}",
+    ]
+    assert world.server.jobs[world.job_id()].status == "STOPPED"
+    newest = world.records.newest_owner()
+    assert newest is not None
+    owner = newest[1]
+    assert (owner.final, owner.created_by, owner.acted_on, owner.submission_id) == (True, "listener", None, None)
+    assert (owner.try_number, owner.max_tries, owner.clear_number) == (2, 3, 1)
+    assert owner.dag_run_identity == "i1"
+
+
+def test_it_stops_the_newest_attempt_and_not_the_one_that_was_announced(world: World) -> None:
+    world.defer()
+    job = pushed(world)
+    world.bench.claim(2, k=1, submission_id="the-newer-job")
+    world.server.add_job("the-newer-job")
+    stop_finally(world, job)
+    assert world.server.jobs["the-newer-job"].status == "STOPPED"
+    assert layout.stop(1, 2, 2) in world.bench.keys()
+
+
+def test_without_an_owner_there_is_nothing_to_stop(world: World) -> None:
+    job = {"experiment": "/shared/x", "conn_id": "ray_test", "aws_conn_id": "a"}
+    assert "no owner" in stop_finally(world, job)
+    assert world.bench.keys() == []
+
+
+def test_before_the_claim_the_final_owner_is_all(world: World) -> None:
+    world.bench.own(1)
+    job = {"experiment": "/shared/x", "conn_id": "ray_test", "aws_conn_id": "a"}
+    assert "no attempt was claimed" in stop_finally(world, job)
+    assert world.bench.keys() == [layout.owner(1), layout.owner(2)]
+
+
+def test_an_attempt_that_is_over_is_not_stopped(world: World) -> None:
+    world.defer()
+    world.end(None, "", record=outcome())
+    assert "is over already" in stop_finally(world, pushed(world))
+    assert world.server.num("POST", ".*/stop") == 0
