@@ -14,21 +14,10 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.failure_rules import Precedence, Rule, SeenError, rule_for
 from airflow_provider.core.final_exception import clean, final_chains
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED
+from airflow_provider.core.redaction import redact
 
 _MAX_MESSAGE = 400
 _MAX_DETAIL = 8000
-_SECRETS = (
-    (re.compile(r"(\w://)[^/\s@]+@"), r"\1***@"),
-    (re.compile(r"(?i)\b(X-Amz-(?:Signature|Credential|Security-Token)=)[^&\s'\"]+"), r"\1***"),
-    (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), r"\1***"),
-    (
-        re.compile(
-            r"(?i)\b([\w-]*(?:secret|password|passwd|token|api_?key)[\w-]*['\"]?\s*[=:]\s*['\"]?)[\w+/=.~-]{8,}"
-        ),
-        r"\1***",
-    ),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), "***"),
-)
 
 
 @dataclass(frozen=True)
@@ -44,13 +33,6 @@ class _Finding:
     chain: ErrorChain
     seen: SeenError
     rule: Rule
-
-
-def redact(text: str) -> str:
-    """Text without what looks like a credential: reasons and details end in logs, XComs and lineage."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 def classify_errors(chains: Sequence[ErrorChain], *, detail: str = "") -> Failure:

@@ -274,6 +274,10 @@ def _job_unknown(newest: AttemptFacts, job: JobUnknown, *, spec_digest: str, cod
             claim.ref, claim.submission_id, f"{claim.ref} is claimed but its job never arrived: sending again"
         )
     why = "the cluster was replaced" if not is_same_session else "the cluster no longer knows its job"
+    outcome = newest.final_outcome
+    if outcome is not None:
+        how = f"ended {outcome.state.value}" + (f" ({outcome.failure.kind.value})" if outcome.failure else "")
+        return Restore(_next(claim.ref), f"{claim.ref} {how}: restoring as {_next(claim.ref)}")
     return Restore(_next(claim.ref), f"{claim.ref} is lost ({why}): restoring as {_next(claim.ref)}")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 
 class FailureKind(str, Enum):
@@ -67,6 +68,13 @@ _FINAL_KINDS = frozenset(
 )
 
 
+MAX_DETAIL = 8_000
+
+
+def _cut(detail: str) -> str:
+    return detail[-MAX_DETAIL:]
+
+
 class Failure(BaseModel):
     """One classified failure: the kind, one sentence with numbers, and what was seen."""
 
@@ -77,8 +85,8 @@ class Failure(BaseModel):
     """One sentence: what happened, with the numbers that led to the kind."""
     exception_type: str | None = None
     """Qualified name of the innermost exception, where there is one."""
-    detail: str = Field(default="", max_length=8000)
-    """Traceback or log tail, cut at 8,000 characters."""
+    detail: Annotated[str, BeforeValidator(_cut)] = ""
+    """Traceback or log tail; only the last 8,000 characters are kept."""
 
     @property
     def is_retryable(self) -> bool:

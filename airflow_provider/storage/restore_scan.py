@@ -45,7 +45,10 @@ def scan_restore_point(
     skipped: list[SkippedCheckpoint] = []
     chosen: Candidate | None = None
     verdict: Verdict | None = None
+    folders = _Folders(records, ref.generation)
     for candidate in considered:
+        if candidate.is_retired and candidate.name not in folders:
+            continue  # retention deleted it: pruned is not corrupt
         files = _files(records, ref.generation, candidate.name)
         verdict = verify(_with_record(records, ref, candidate), files)
         if verdict.is_usable:
@@ -53,6 +56,21 @@ def scan_restore_point(
             break
         skipped.append(SkippedCheckpoint(checkpoint=candidate.name, why=verdict.why))
     return conclude(chosen, verdict=verdict, considered=considered, skipped=skipped, attempts=attempts, policy=policy)
+
+
+class _Folders:
+    """Which checkpoint folders exist: one listing for all that share a parent, made when first asked."""
+
+    def __init__(self, records: ExperimentRecords, generation: int) -> None:
+        self._store = records.store
+        self._root = f"{layout.generation(generation)}/"
+        self._known: dict[str, frozenset[str]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        parent = f"{self._root}{name}".rpartition("/")[0] + "/"
+        if parent not in self._known:
+            self._known[parent] = frozenset(self._store.list_folders(parent))
+        return f"{self._root}{name}/" in self._known[parent]
 
 
 def active_quarantine(records: ExperimentRecords, generation: int) -> frozenset[str]:
@@ -63,11 +81,17 @@ def active_quarantine(records: ExperimentRecords, generation: int) -> frozenset[
 def read_manifest(
     records: ExperimentRecords, ref: AttemptRef, *, known: AttemptRecords | None = None
 ) -> Manifest | None:
-    """An attempt's manifest, parsed. Raises RecordUnreadable when it is torn."""
-    stored = known.manifest if known is not None and known.ref == ref else records.manifest(ref)
+    """An attempt's manifest, parsed; an unfenced attempt kept it in the generation's folder, where plain Ray does.
+
+    Raises RecordUnreadable when it is torn.
+    """
+    is_known = known is not None and known.ref == ref
+    stored, key = (known.manifest if known and is_known else records.manifest(ref)), layout.manifest(*ref.rank)
     if stored is None:
-        return None
-    return parse_manifest(stored.body, key=layout.manifest(ref.generation, ref.attempt))
+        restored = known.restored if known and is_known else records.restored(ref)
+        if restored is not None and not restored.fenced:
+            stored, key = records.published_manifest(ref.generation), layout.published_manifest(ref.generation)
+    return parse_manifest(stored.body, key=key) if stored is not None else None
 
 
 def _attempts(records: ExperimentRecords, ref: AttemptRef, newest: AttemptRecords | None) -> list[AttemptCheckpoints]:

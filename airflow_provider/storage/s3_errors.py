@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from airflow_provider.core.errors import (
     StoreThrottled,
     StoreUnreachable,
 )
+from airflow_provider.core.redaction import redact_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,23 +112,6 @@ def endpoint_shown(url: str | None) -> str:
     return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
 
-_SECRETS = (
-    (re.compile(r"\?[^\s\"'>]*"), "?[removed]"),
-    (re.compile(r"(?i)\b(x-amz-[a-z-]+|signature|awsaccesskeyid|[a-z_]*(?:token|secret|password)[a-z_]*)(\s*[=:]\s*)\S+"),
-     r"\1\2[removed]"),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b"), "[removed]"),
-    (re.compile(r"//[^/\s@]+@"), "//[removed]@"),
-    (re.compile(r"[A-Za-z0-9/+=]{60,}"), "[removed]"),
-)  # fmt: skip
-
-
-def redact(text: str) -> str:
-    """The text without query strings, keys, tokens and signatures, at most 300 characters."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text[:300]
-
-
 def translate(error: Exception, *, request: S3Request) -> Exception:
     """The typed error for whatever the SDK raised, or one of the answers above. Raise it `from None`."""
     if isinstance(error, RayTrainError | Missing):
@@ -146,7 +129,7 @@ def translate(error: Exception, *, request: S3Request) -> Exception:
     if isinstance(error, CredentialRetrievalError | UnauthorizedSSOTokenError | TokenRetrievalError | SSOError):
         return _expired(known)
     if isinstance(error, ParamValidationError):
-        return InvalidConfig("S3 can't be asked for this key", known=f"{known}: {redact(str(error))}")
+        return InvalidConfig("S3 can't be asked for this key", known=f"{known}: {redact_answer(str(error))}")
     # Everything else, also what the SDK's parser raises on an answer that isn't S3's: no usable answer.
     return StoreUnreachable(
         "The object store gave no usable answer",
@@ -169,7 +152,7 @@ def _from_answer(error: ClientError, request: S3Request) -> Exception:
         return PreconditionFailed(retried=retried)
     if code in {"ConditionalRequestConflict", "OperationAborted"}:
         return ConcurrentWrite("conflict")
-    message = redact(str(details.get("Message") or ""))
+    message = redact_answer(str(details.get("Message") or ""))
     known = f"{request.operation} of {request.target} at {request.endpoint} answered HTTP {status} {code}: {message}"
     return _from_code(code, status, known=known, request=request, meta=meta)
 

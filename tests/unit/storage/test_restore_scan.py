@@ -1,0 +1,138 @@
+"""The look at the restore point before anything is claimed: few calls, pruned told from corrupt, unfenced runs read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider.core.errors import NoUsableCheckpoint, RecordUnreadable, StoreUnreachable
+from airflow_provider.core.records import (
+    AttemptRef,
+    CheckpointEntry,
+    CheckpointFile,
+    RecordSegment,
+    RestoredRecord,
+    RestorePolicy,
+)
+from airflow_provider.storage.experiment_records import ExperimentRecords
+from airflow_provider.storage.restore_scan import scan_restore_point
+from tests.support.counting_store import CountingStore
+from tests.support.experiment import NOW, claim
+from tests.support.memory_store import MemoryStore
+
+THIRD = AttemptRef(generation=1, attempt=3)
+
+
+def manifest(*names: str) -> bytes:
+    entries = [{"version": 0, "checkpoint_dir_name": n, "metrics": {}} for n in names]
+    return json.dumps({"checkpoint_results": entries, "latest_checkpoint_result": entries[-1]}).encode()
+
+
+def name(attempt: int, number: int) -> str:
+    return f"attempts/{attempt:06d}/checkpoint_{number:06d}"
+
+
+class Bucket:
+    """An experiment of two attempts to fill by hand."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore("memory://experiment")
+        for number in (1, 2):
+            record = claim(1, number)
+            self.store.write(f"g000001/attempts/{number:06d}/claim.json", record.body())
+        self.entries: dict[int, list[CheckpointEntry]] = {1: [], 2: []}
+
+    def put(self, checkpoint: str, body: bytes = b"weights") -> None:
+        self.store.write(f"g000001/{checkpoint}/state.pt", body)
+
+    def record(self, attempt: int, *checkpoints: str, size: int = 7) -> None:
+        for checkpoint in checkpoints:
+            files = (CheckpointFile(key="state.pt", size=size),)
+            self.entries[attempt].append(CheckpointEntry(checkpoint=checkpoint, files=files, reported_at=NOW))
+        body = RecordSegment(checkpoints=tuple(self.entries[attempt]), written_at=NOW).body()
+        self.store.write(f"g000001/attempts/{attempt:06d}/records/000001.json", body)
+
+    def list_in(self, attempt: int, *checkpoints: str) -> None:
+        self.store.write(f"g000001/attempts/{attempt:06d}/checkpoint_manager_snapshot.json", manifest(*checkpoints))
+
+    def scan(self, **policy: Any) -> Any:
+        return scan_restore_point(ExperimentRecords(self.store), ref=THIRD, policy=RestorePolicy(**policy))
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+def test_the_newest_manifests_latest_is_taken(bucket: Bucket) -> None:
+    bucket.put(name(1, 1))
+    bucket.put(name(2, 2))
+    bucket.record(2, name(2, 2))
+    bucket.list_in(1, name(1, 1))
+    bucket.list_in(2, name(1, 1), name(2, 2))
+    point = bucket.scan()
+    assert point.candidate.name == name(2, 2)
+    assert point.skipped == ()
+
+
+def test_a_truncated_latest_rolls_back_and_says_so(bucket: Bucket) -> None:
+    """G3: the file list is compared before GPUs are taken."""
+    bucket.put(name(1, 1))
+    bucket.put(name(2, 2), b"cut")
+    bucket.record(1, name(1, 1))
+    bucket.record(2, name(2, 2))
+    bucket.list_in(2, name(1, 1), name(2, 2))
+    point = bucket.scan()
+    assert point.candidate.name == name(1, 1)
+    assert [s.checkpoint for s in point.skipped] == [name(2, 2)]
+    assert "3 bytes instead of 7" in point.skipped[0].why
+
+
+def test_on_corrupt_fail_refuses_to_roll_back(bucket: Bucket) -> None:
+    bucket.put(name(1, 1))
+    bucket.list_in(2, name(1, 1), name(2, 2))
+    with pytest.raises(NoUsableCheckpoint, match="on_corrupt='fail'"):
+        bucket.scan(on_corrupt="fail")
+
+
+def test_pruned_checkpoints_are_neither_corrupt_nor_listed_one_by_one(bucket: Bucket) -> None:
+    """Retention deleted 500 of them; only folders are listed to know that."""
+    pruned = [name(1, n) for n in range(500)]
+    bucket.record(1, *pruned, name(1, 900))
+    bucket.put(name(1, 900))
+    bucket.list_in(1, name(1, 900))
+    counting = CountingStore(bucket.store)
+    point = scan_restore_point(ExperimentRecords(counting), ref=THIRD, policy=RestorePolicy())
+    assert point is not None
+    assert point.candidate is not None
+    assert point.candidate.name == name(1, 900)
+    assert point.skipped == ()
+    assert counting.num_calls <= 8
+    bucket.store.delete(f"g000001/{name(1, 900)}/state.pt")
+    with pytest.raises(NoUsableCheckpoint) as caught:
+        bucket.scan()
+    assert name(1, 900) in str(caught.value)
+    assert name(1, 0) not in str(caught.value)
+
+
+def test_an_unfenced_attempt_is_read_from_the_generations_folder(bucket: Bucket) -> None:
+    restored = RestoredRecord(checkpoint=None, reason="start", fenced=False, created_at=NOW)
+    bucket.store.write("g000001/attempts/000002/restored.json", restored.body())
+    bucket.store.write("g000001/checkpoint_manager_snapshot.json", manifest("checkpoint_a"))
+    bucket.put("checkpoint_a")
+    assert bucket.scan().candidate.name == "checkpoint_a"
+
+
+def test_a_torn_manifest_is_not_an_empty_one(bucket: Bucket) -> None:
+    bucket.store.write("g000001/attempts/000002/checkpoint_manager_snapshot.json", b"")
+    with pytest.raises(RecordUnreadable):
+        bucket.scan()
+
+
+def test_a_store_that_is_away_is_not_an_empty_one(bucket: Bucket) -> None:
+    bucket.list_in(2, name(1, 1))
+    bucket.store.fail_call(bucket.store.num_calls + 1)
+    with pytest.raises(StoreUnreachable):
+        bucket.scan()
