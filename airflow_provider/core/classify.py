@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.failure_rules import Precedence, Rule, SeenError, rule_for
 from airflow_provider.core.final_exception import clean, final_chains
-from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED
+from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED
 from airflow_provider.core.redaction import redact
 
 _MAX_MESSAGE = 400
@@ -124,6 +124,8 @@ _ERROR_TYPES: dict[str, tuple[FailureKind, str]] = {
     "JOB_SUPERVISOR_ACTOR_DIED": (FailureKind.INFRASTRUCTURE, "the job's supervisor died with its node or process"),
     "JOB_ENTRYPOINT_COMMAND_START_ERROR": (FailureKind.CONFIG, "the entrypoint can't be started"),
 }
+_DRIVER_SAYS = re.compile(r"^\[ray-train\] failed: (?P<reason>.*) \[(?P<kind>[a-z_]+)\]$", re.MULTILINE)
+_KINDS = frozenset(kind.value for kind in FailureKind)
 # What fails while a runtime environment is built and has nothing to do with what was asked for.
 _ENV_TRANSIENT = re.compile(
     r"Temporary failure in name resolution|Connection (?:timed out|reset|refused)|Read timed out|Max retries exceeded"
@@ -157,6 +159,8 @@ def classify_job(status: str, error_type: str | None, exit_code: int | None, mes
 def _classify_exit(exit_code: int | None, text: str) -> Failure:
     # A process that ends by a signal reports -n when exec'd and 128 + n under a shell.
     code = 128 - exit_code if exit_code is not None and exit_code < 0 else exit_code
+    if code == EXIT_FAILED and (said := _said_by_driver(text)) is not None:
+        return said
     if code in _EXITS:
         kind, what = _EXITS[code]
         return _job_failure(kind, f"{what} (exit code {exit_code})", text)
@@ -173,6 +177,14 @@ def _classify_exit(exit_code: int | None, text: str) -> Failure:
         f"the job failed with {seen}, no outcome record and no exception in its last log lines",
         text,
     )
+
+
+def _said_by_driver(text: str) -> Failure | None:
+    """Our driver's own last word, where it could not write an outcome."""
+    for match in reversed(list(_DRIVER_SAYS.finditer(text))):
+        if match["kind"] in _KINDS:
+            return _job_failure(FailureKind(match["kind"]), match["reason"], text)
+    return None
 
 
 def _job_failure(kind: FailureKind, reason: str, text: str) -> Failure:

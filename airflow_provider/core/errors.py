@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.redaction import redact
 
 
 class RayTrainError(Exception):
@@ -39,7 +40,7 @@ class RayTrainError(Exception):
     @property
     def failure(self) -> Failure:
         """The error as a classified failure, for records and the retry policy."""
-        return Failure(kind=self.kind, reason=str(self), exception_type=type(self).__name__)
+        return Failure(kind=self.kind, reason=redact(str(self)), exception_type=type(self).__name__)
 
 
 def _rebuild(cls: type[RayTrainError], what: str, known: str, change: str, facts: dict[str, Any]) -> RayTrainError:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from airflow_provider.core.strict_json import storable
+
 
 class FailureKind(str, Enum):
     """Why an attempt ended. The kind alone decides whether Airflow tries again."""
@@ -72,7 +74,7 @@ MAX_DETAIL = 8_000
 
 
 def _cut(detail: str) -> str:
-    return detail[-MAX_DETAIL:]
+    return storable(detail)[-MAX_DETAIL:]
 
 
 class Failure(BaseModel):
@@ -81,7 +83,7 @@ class Failure(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kind: FailureKind
-    reason: str
+    reason: Annotated[str, BeforeValidator(storable)]
     """One sentence: what happened, with the numbers that led to the kind."""
     exception_type: str | None = None
     """Qualified name of the innermost exception, where there is one."""

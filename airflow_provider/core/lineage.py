@@ -206,12 +206,13 @@ def own_commits(attempt: AttemptRecords) -> list[str]:
     Its own folder tells them apart; on Train V1, which goes on in the folder of the attempt it restores, its records do.
     """
     prefix = f"attempts/{attempt.claim.attempt:06d}/"
+    entries = attempt.entries
     listed = [e.name for e in registration_order(attempt.manifest)] if attempt.manifest else []
-    recorded = sorted(attempt.entries.values(), key=lambda e: (e.late, e.reported_at))
+    recorded = sorted(entries.values(), key=lambda e: (e.late, e.reported_at))
     names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
     # Names are dated unless the author chose them; registration order wins where the manifest still lists them.
     order = {name: i for i, name in enumerate(listed)}
-    own = [n for n in names if n.startswith(prefix) or n in attempt.entries]
+    own = [n for n in names if n.startswith(prefix) or n in entries]
     return sorted(own, key=lambda n: order.get(n, -1))
 
 

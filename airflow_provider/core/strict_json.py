@@ -26,7 +26,7 @@ def _strict(value: object, depth: int, parents: frozenset[int]) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _text(value)
+        return storable(value)
     if isinstance(value, int):
         return _integer(value)
     if isinstance(value, float):
@@ -42,13 +42,13 @@ def _strict(value: object, depth: int, parents: frozenset[int]) -> Any:
     return _from_array(value, depth, inside)
 
 
-def _text(value: str) -> str:
-    """Postgres refuses NUL in JSON, and UTF-8 has no lone surrogates."""
+def storable(value: str) -> str:
+    """A text that JSON, UTF-8 and Postgres take: no NUL, no lone surrogates."""
     return value.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _key(value: object) -> str:
-    return str(_integer(value)) if type(value) is int else _text(str(value))
+    return str(_integer(value)) if type(value) is int else storable(str(value))
 
 
 def _integer(value: int) -> int | str:

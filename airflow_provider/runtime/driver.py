@@ -15,11 +15,11 @@ import traceback
 import uuid
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import InvalidConfig, RayTrainError
+from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED, JobSpec, TrainingKind
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.records import AttemptRef, OutcomeRecord, OutcomeState, Phase
+from airflow_provider.core.records import AttemptRef, CollectedRecord, OutcomeRecord, OutcomeState, Phase
 from airflow_provider.runtime.child import ChildContext
 from airflow_provider.runtime.claim_watch import ClaimWatch
 from airflow_provider.runtime.ending import Ending
@@ -29,7 +29,7 @@ from airflow_provider.runtime.recorder import complete_quietly
 from airflow_provider.runtime.scribe import Scribe, utc_now
 from airflow_provider.runtime.sigterm import SigtermWatch
 from airflow_provider.runtime.spec_file import read_spec, spec_path
-from airflow_provider.runtime.speech import say
+from airflow_provider.runtime.speech import say, say_failed
 from airflow_provider.runtime.standing import HitKind, Standing
 from airflow_provider.runtime.storage import ExperimentStore, open_store, patiently
 from airflow_provider.runtime.trainings import Training, choose_training
@@ -38,7 +38,7 @@ _START_PATIENCE_S = 120.0
 _END_PATIENCE_S = 600.0
 """A finished training is worth waiting for the store to come back."""
 _TERM_PATIENCE_S = 1.0
-"""Ray kills three seconds after SIGTERM."""
+"""Ray kills soon after SIGTERM: three seconds by default, 15 as the operator submits."""
 
 
 class Driver:
@@ -49,6 +49,7 @@ class Driver:
         self.spec = spec
         self.store: ExperimentStore = open_store(spec.experiment_uri, spec.storage)
         self.run_uid = uuid.uuid4().hex
+        self.is_claim_ours = False
         self.folder = tempfile.mkdtemp(prefix="ray-train-driver-")
         context = ChildContext(
             events_path=f"{self.folder}/events.jsonl",
@@ -71,11 +72,28 @@ class Driver:
 
     def run(self) -> int:
         """Train this attempt; the answer is the process's exit code."""
+        try:
+            return self._run()
+        except RayTrainError as error:
+            return self._failed_early(error.failure)
+
+    def _failed_early(self, failure: Failure) -> int:
+        """What ends a driver before it trains (no permission, torn record) must not look like a lost node."""
+        try:
+            if self.is_claim_ours:
+                self.ending.write_outcome(OutcomeState.FAILED, failure, for_s=_TERM_PATIENCE_S)
+        except RayTrainError as error:
+            say(f"the outcome could not be written: {error}")
+        say_failed(failure)
+        return EXIT_FAILED
+
+    def _run(self) -> int:
         say(f"attempt {self.spec.ref} of {self.spec.experiment_uri}, job {self.spec.submission_id}")
         patiently(self.store.check_bucket, for_s=_START_PATIENCE_S)
         hit = patiently(lambda: self.standing.first_look(now=utc_now()), for_s=_START_PATIENCE_S)
         if hit is not None:
             self.ending.obey(hit)
+        self.is_claim_ours = True
         self.scribe.on_fatal = self.ending.fail
         self.ending.kill_children = self.training.kill
         patiently(self.scribe.start, for_s=_START_PATIENCE_S)
@@ -105,9 +123,14 @@ class Driver:
         g, n = self.spec.ref.rank
         for earlier in range(n - 1, 0, -1):
             outcome = self.store.read_record(OutcomeRecord, layout.outcome(g, earlier))
-            if outcome is not None and outcome.state is OutcomeState.SUCCESS:
+            if outcome is not None and outcome.state is OutcomeState.SUCCESS and not self._is_judged(earlier):
                 return AttemptRef(generation=g, attempt=earlier), outcome
         return None
+
+    def _is_judged(self, attempt: int) -> bool:
+        """Whether Airflow accepted or refused that success already: then this attempt was asked to train on."""
+        collected = self.store.read_record(CollectedRecord, layout.collected(self.spec.ref.generation, attempt))
+        return collected is not None and collected.accepted is not None
 
     def _train(self) -> int:
         try:
@@ -138,15 +161,17 @@ class Driver:
         self.sigterm.arm()
 
     def _terminated(self) -> None:
-        """Ray stops the job and kills in three seconds: outcome first, records as far as time allows."""
+        """Ray stops the job and kills soon: outcome first, records as far as time allows."""
         self.ending.begin()
-        reason, code = "the job was stopped (SIGTERM) without a stop record of ours", EXIT_CANCELLED
+        # Ray's stop and a node that shuts down look alike from here: only the job's status STOPPED tells a person's wish.
+        kind = FailureKind.INFRASTRUCTURE
+        reason, code = "the driver was terminated (SIGTERM) without a stop record of ours", EXIT_CANCELLED
         try:
             hit = self.standing.look(now=utc_now())
             if hit is not None:
-                reason, code = hit.reason, hit.exit_code
+                kind, reason, code = FailureKind.STOPPED, hit.reason, hit.exit_code
             if hit is None or hit.kind is not HitKind.SUPERSEDED:
-                failure = Failure(kind=FailureKind.STOPPED, reason=reason)
+                failure = Failure(kind=kind, reason=reason)
                 self.ending.write_outcome(OutcomeState.CANCELLED, failure, for_s=_TERM_PATIENCE_S)
                 self.scribe.settle(timeout_s=_TERM_PATIENCE_S)
         except RayTrainError as error:
@@ -156,8 +181,10 @@ class Driver:
 
     def _finish(self, failure: Failure | None) -> int:
         """Complete the records, publish the manifest, write the outcome."""
-        # A stop that comes now must not turn a finished training into a cancelled one; Ray leaves us three seconds.
+        # A stop that comes now must not turn a finished training into a cancelled one; Ray leaves us seconds.
         self.sigterm.ignore()
+        if failure is None:
+            self.ending.begin()  # nor must a deadline that passes while the records are completed
         self.scribe.enter(Phase.FINISHING)
         is_mine = self._close(failure)
         self.watch.stop()
@@ -168,7 +195,7 @@ class Driver:
         if failure is None:
             say("outcome: success")
             return 0
-        say(f"outcome: failed: {failure.reason} [{failure.kind.value}]")
+        say_failed(failure)
         return EXIT_FAILED
 
     def _close(self, failure: Failure | None) -> bool:
@@ -199,11 +226,8 @@ def main() -> int:
         spec = read_spec(spec_file)
         driver = Driver(spec, spec_file=spec_file)
         return driver.run()
-    except InvalidConfig as error:
-        say(f"error: {error}")
-        return EXIT_FAILED
     except RayTrainError as error:
-        say(f"error: {error} [{error.kind.value}]")
+        say_failed(error.failure)
         return EXIT_FAILED
 
 

@@ -157,9 +157,13 @@ def resolve(
     ]
     skipped: list[SkippedCheckpoint] = []
     chosen, verdict = _first_usable(store, ref, ranked, skipped, policy=policy)
+    is_rolled_back = chosen is not None and policy.on_corrupt == "rollback"
     for bad in skipped:
-        _quarantine(store, ref, bad)
-        say(f"checkpoint {bad.checkpoint} is in quarantine: {bad.why}")
+        # Where the run is refused instead, a person may repair the objects: no quarantine must pass them over then.
+        if is_rolled_back:
+            _quarantine(store, ref, bad)
+        where = "is in quarantine" if is_rolled_back else "can't be restored"
+        say(f"checkpoint {bad.checkpoint} {where}: {bad.why}")
     considered = ranked if policy.mode != "explicit" else []
     point = conclude(chosen, verdict=verdict, considered=considered, skipped=skipped, attempts=known, policy=policy)
     committed = {_folder_of(n) for n in names}

@@ -52,14 +52,12 @@ class Standing:
         if claim is None or claim.submission_id != self.spec.submission_id:
             whose = "is not there" if claim is None else f"belongs to job {claim.submission_id}"
             return Hit(HitKind.SUPERSEDED, f"the claim of attempt {self.spec.ref} {whose}")
-        hit = self.look(now=now)
-        if hit is None and self.store.exists(layout.manifest(self._g, self._n)):
-            hit = Hit(HitKind.SUPERSEDED, f"attempt {self.spec.ref} has a manifest already: the job was posted twice")
-        return hit
+        return self.newer_claim() or self._second_run() or self.look(now=now)
 
     def look(self, *, now: datetime) -> Hit | None:
         """The check of each poll."""
-        return self.newer_claim() or self._deadline(now) or self._owners_and_stops() or self._foreign_run()
+        # A second run of the same attempt comes before what writes an outcome: the outcome is the first run's to write.
+        return self.newer_claim() or self._foreign_run() or self._deadline(now) or self._owners_and_stops()
 
     def newer_claim(self) -> Hit | None:
         """The check before every commit and before the outcome."""
@@ -67,6 +65,11 @@ class Standing:
             if self.store.exists(key):
                 return Hit(HitKind.SUPERSEDED, f"a newer claim exists: {key}")
         return None
+
+    def _second_run(self) -> Hit | None:
+        if not self.store.exists(layout.manifest(self._g, self._n)):
+            return None
+        return Hit(HitKind.SUPERSEDED, f"attempt {self.spec.ref} has a manifest already: the job was posted twice")
 
     def _deadline(self, now: datetime) -> Hit | None:
         deadline = self.spec.deadline

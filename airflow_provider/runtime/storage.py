@@ -57,12 +57,16 @@ def split_uri(uri: str) -> tuple[str, str]:
     return "file", path.rstrip("/") or "/"
 
 
+# pyarrow has it since 16; the constructor refuses what it does not know.
+_KNOWS_DELAYED_OPEN = "allow_delayed_open" in (pafs.S3FileSystem.__doc__ or "")
+
+
 def s3_options(config: StorageConfig, *, bucket: str) -> dict[str, Any]:
     """Arguments for pyarrow's S3FileSystem. No keys among them: each process finds the cluster's own identity."""
     endpoint = config.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = config.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     # Delayed open makes a small object one PUT instead of the three requests of a multipart upload.
-    options: dict[str, Any] = {"allow_delayed_open": True}
+    options: dict[str, Any] = {"allow_delayed_open": True} if _KNOWS_DELAYED_OPEN else {}
     if config.force_virtual_addressing:
         options["force_virtual_addressing"] = True
     if endpoint:

@@ -12,30 +12,40 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.job import JobSpec, TrainingKind
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig
-from airflow_provider.runtime.fencing import AttemptStorageContext, fenced_filesystem
 from airflow_provider.runtime.import_target import check_call, check_train_loop, load_factory, load_target
-from airflow_provider.runtime.reporting import ControllerEvents
+from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import open_store, split_uri
 
 Datasets = Callable[[], Mapping[str, Any]]
 
 
 def build_run_config(spec: JobSpec, *, events_path: str, is_fenced: bool) -> ray.train.RunConfig:
-    """The run config of this attempt: Ray's run directory is the generation's folder."""
+    """The run config of this attempt: Ray's run directory is the generation's folder.
+
+    What stands on Ray's internals is imported only where the self-check found it: a Ray that moved them trains unfenced.
+    """
     name = layout.generation(spec.ref.generation)
     _, root = split_uri(spec.experiment_uri)
     if is_fenced:
+        from airflow_provider.runtime.fencing import AttemptStorageContext, fenced_filesystem
+
         filesystem = fenced_filesystem(spec.experiment_uri, spec.storage, ref=spec.ref)
     else:
         filesystem = open_store(spec.experiment_uri, spec.storage).filesystem
-    events = ControllerEvents(events_path, run_folder=f"{root}/{name}", failure_config=spec.training.failure)
+    try:
+        from airflow_provider.runtime.reporting import ControllerEvents
+
+        callbacks = [ControllerEvents(events_path, run_folder=f"{root}/{name}", failure_config=spec.training.failure)]
+    except ImportError as error:
+        say(f"this Ray moved its callbacks ({error}): records are completed from the manifest at the end only")
+        callbacks = []
     config = ray.train.RunConfig(
         name=name,
         storage_path=root,
         storage_filesystem=filesystem,
         failure_config=failure_config(spec.training.failure),
         checkpoint_config=checkpoint_config(spec.training.checkpoint),
-        callbacks=[events],
+        callbacks=callbacks,
     )
     if is_fenced:
         # A cached property: what lies in __dict__ is what Ray's controller and workers get.

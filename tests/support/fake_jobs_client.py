@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
 
 from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.jobs_client import SyncJobsClient
@@ -23,6 +26,12 @@ if TYPE_CHECKING:
     from airflow_provider.client.log_tail import TailLimits
 
 SESSION = "session_1"
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    """Let the loop run until something has happened."""
+    while not is_true():  # noqa: ASYNC110 - a test looks from outside
+        await asyncio.sleep(0)
 
 
 def job(submission_id: str, status: str, **changes: Any) -> JobInfo:
@@ -128,20 +137,18 @@ class FakeAsyncJobs:
         is_over: Callable[[], Awaitable[bool]] | None = None,
         limits: TailLimits | None = None,
     ) -> AsyncGenerator[LogChunk, None]:
-        import asyncio
-
         for line in self.lines[position:]:
             position += 1
             yield LogChunk((line,), position)
         if self.tail_error is not None:
             raise self.tail_error
-        while not self.ends_tail or (is_over is not None and not await is_over()):
+        while not self.ends_tail or (is_over is not None and not await is_over()):  # noqa: ASYNC110 - asked as in life
             await asyncio.sleep(0)
 
     async def close(self) -> None:
         self.is_closed = True
 
-    async def __aenter__(self) -> FakeAsyncJobs:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

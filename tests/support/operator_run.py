@@ -33,7 +33,7 @@ class DriverServer(FakeJobsServer):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.driver: Callable[[FakeJob], None] = lambda job: None
+        self.driver: Callable[[FakeJob], None] = lambda _: None
 
     async def _submit(self, request: web.Request) -> web.Response:
         known = set(self.jobs)

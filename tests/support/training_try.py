@@ -70,7 +70,7 @@ class Bench:
         self.records = ExperimentRecords(self.store)
         self.client = FakeJobsClient(self.log)
         self.store.before_call = self._note
-        self.interfere: Callable[[str, str], None] = lambda verb, key: None
+        self.interfere: Callable[[str, str], None] = lambda _verb, _key: None
         """Called with (verb, key) before each call to the store takes effect."""
         self.is_inside = False
 
@@ -120,7 +120,7 @@ class Bench:
         """The order of what was done, as `verb key`, of the verbs given."""
         return [f"{verb} {key}".strip() for verb, key in self.log if verb in names]
 
-    def keys(self) -> list[str]:
+    def written(self) -> list[str]:
         return sorted(info.key for info in self.store.list(""))
 
     # --- what others left --------------------------------------------------------------------------------------------

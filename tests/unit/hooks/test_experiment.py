@@ -70,7 +70,7 @@ def test_each_s3_client_has_fresh_credentials(monkeypatch: pytest.MonkeyPatch) -
     factories = []
     monkeypatch.setattr(
         "airflow_provider.storage.object_store.open_object_store",
-        lambda uri, *, client_factory: factories.append(client_factory),
+        lambda _, *, client_factory: factories.append(client_factory),
     )
     open_experiment(URI, aws_conn_id="aws_test")
     assert made == [], "opening reads no connection"

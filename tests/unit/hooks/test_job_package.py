@@ -101,15 +101,16 @@ def test_the_authors_environment_is_kept_and_ours_is_added() -> None:
         "py_modules": [package.uri],
         "working_dir": "gcs://code.zip",
     }
-    assert user == {"pip": ["scikit-learn"], "env_vars": {"LR": "1", "PYTHONUNBUFFERED": "0"}}, "the author's is as it was"
+    assert user == {"pip": ["scikit-learn"], "env_vars": {"LR": "1", "PYTHONUNBUFFERED": "0"}}, (
+        "the author's is as it was"
+    )
 
 
 def test_each_attempt_has_an_environment_of_its_own() -> None:
     """Ray remembers a failed environment for 10 minutes and fails the next job with it."""
     package = runtime_package(spec())
     envs = [
-        json.dumps(runtime_env(None, spec=s, runtime=package, code=None))
-        for s in (spec(), spec(attempt=2), spec(k=2))
+        json.dumps(runtime_env(None, spec=s, runtime=package, code=None)) for s in (spec(), spec(attempt=2), spec(k=2))
     ]
     assert len(set(envs)) == 3
 

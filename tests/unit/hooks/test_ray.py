@@ -13,7 +13,7 @@ from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.hooks.ray import RayHook
-from tests.support.fake_jobs_server import Fault, FakeJobsServer
+from tests.support.fake_jobs_server import FakeJobsServer, Fault
 
 TOKEN = "t0ken-that-must-not-show"
 
@@ -185,7 +185,7 @@ def test_a_good_connection_says_which_ray_answers_where(
         (Fault("answer", status=503), "503"),
         (Fault("answer", status=200), "Ray"),
         (Fault("answer", status=403, body=f"no such token: {TOKEN}-wrong"), "403"),
-        (Fault("refuse"), "answer"),
+        (Fault("refuse"), "no connection"),
     ],
 )
 def test_a_bad_connection_says_why_and_never_the_token(

@@ -27,9 +27,7 @@ def bench() -> Bench:
 
 
 def stop(bench: Bench, k: int = 1) -> bool:
-    result = stop_attempt(
-        bench.records, bench.client, ref=ref(1, 1), submission_id=job_id(1, 1), k=k, reason="cleared"
-    )
+    result = stop_attempt(bench.records, bench.client, ref=ref(1, 1), submission_id=job_id(1, 1), k=k, reason="cleared")
     return result.is_sent
 
 
@@ -66,7 +64,7 @@ def test_a_lost_post_leaves_the_record(bench: Bench) -> None:
     bench.client.silence = ClusterUnreachable("away")
     with pytest.raises(ClusterUnreachable):
         stop(bench)
-    assert layout.stop(1, 1, 1) in bench.keys()
+    assert layout.stop(1, 1, 1) in bench.written()
 
 
 # --- for good ----------------------------------------------------------------------------------------------------------
@@ -113,20 +111,20 @@ def test_it_stops_the_newest_attempt_and_not_the_one_that_was_announced(world: W
     world.server.add_job("the-newer-job")
     stop_finally(world, job)
     assert world.server.jobs["the-newer-job"].status == "STOPPED"
-    assert layout.stop(1, 2, 2) in world.bench.keys()
+    assert layout.stop(1, 2, 2) in world.bench.written()
 
 
 def test_without_an_owner_there_is_nothing_to_stop(world: World) -> None:
     job = {"experiment": "/shared/x", "conn_id": "ray_test", "aws_conn_id": "a"}
     assert "no owner" in stop_finally(world, job)
-    assert world.bench.keys() == []
+    assert world.bench.written() == []
 
 
 def test_before_the_claim_the_final_owner_is_all(world: World) -> None:
     world.bench.own(1)
     job = {"experiment": "/shared/x", "conn_id": "ray_test", "aws_conn_id": "a"}
     assert "no attempt was claimed" in stop_finally(world, job)
-    assert world.bench.keys() == [layout.owner(1), layout.owner(2)]
+    assert world.bench.written() == [layout.owner(1), layout.owner(2)]
 
 
 def test_an_attempt_that_is_over_is_not_stopped(world: World) -> None:

@@ -103,7 +103,7 @@ def test_a_deadline_stops_the_job_and_keeps_its_kind(
     with pytest.raises(RayJobFailed) as caught:
         blocking(world, timeout_s=0.001).execute(world.task.context)
     assert caught.value.failure.kind is FailureKind.TIMEOUT
-    assert layout.stop(1, 1, 1) in world.bench.keys()
+    assert layout.stop(1, 1, 1) in world.bench.written()
     assert world.server.num("POST", ".*/stop") == 1
 
 
@@ -159,7 +159,7 @@ def test_an_execution_timeout_ends_the_wait_at_once_and_on_kill_stops_the_job(wo
     assert time.monotonic() - begin < 5, "a live log held it back"
     operator.on_kill()
     assert world.server.jobs[world.job_id()].status == "STOPPED"
-    assert layout.stop(1, 1, 1) in world.bench.keys()
+    assert layout.stop(1, 1, 1) in world.bench.written()
 
 
 # --- on_kill -----------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> RayTrainOperator:
 
 
 def is_stopped(world: World) -> bool:
-    has_record = layout.stop(1, 1, 1) in world.bench.keys()
+    has_record = layout.stop(1, 1, 1) in world.bench.written()
     assert has_record == (world.server.num("POST", ".*/stop") == 1), "a stop record and no POST, or the other way round"
     return has_record
 
@@ -243,14 +243,14 @@ def test_a_cluster_that_does_not_answer_does_not_hold_up_the_handler(
     begin = time.monotonic()
     waiting.on_kill()
     assert time.monotonic() - begin < 2
-    assert layout.stop(1, 1, 1) in world.bench.keys(), "the driver obeys the record"
+    assert layout.stop(1, 1, 1) in world.bench.written(), "the driver obeys the record"
 
 
 def test_on_kill_twice_is_on_kill_once(world: World, waiting: RayTrainOperator) -> None:
     world.task.ti.state = "failed"
     waiting.on_kill()
     waiting.on_kill()
-    assert [k for k in world.bench.keys() if "stop-" in k] == [layout.stop(1, 1, 1)]
+    assert [k for k in world.bench.written() if "stop-" in k] == [layout.stop(1, 1, 1)]
 
 
 def test_on_kill_before_there_is_a_job_does_nothing(world: World) -> None:
@@ -276,7 +276,12 @@ def fail() -> None:
 
 @pytest.mark.parametrize(
     ("states", "expected"),
-    [({"r": {"t": "failed"}}, "failed"), ({"r": {"t_3": "success"}}, "success"), ({"r": {"t": None}}, None), ({}, None)],
+    [
+        ({"r": {"t": "failed"}}, "failed"),
+        ({"r": {"t_3": "success"}}, "success"),
+        ({"r": {"t": None}}, None),
+        ({}, None),
+    ],
 )
 def test_a_tasks_state_is_found_mapped_or_not(states: dict[str, dict[str, str]], expected: str | None) -> None:
     assert find_state(states, run_id="r", task_id="t") == expected

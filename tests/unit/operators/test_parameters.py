@@ -187,7 +187,7 @@ def test_the_deadline_is_the_execution_timeout_unless_one_is_given() -> None:
 
 
 def test_the_working_directory_starts_at_the_dag_file(tmp_path: Path) -> None:
-    with DAG("d") as dag:
+    with DAG("d", schedule=None) as dag:
         made = operator(working_dir="training")
     dag.fileloc = str(tmp_path / "my_dag.py")
     assert build_request(made, KEY).dag_folder == tmp_path
@@ -204,7 +204,7 @@ def test_the_digest_tells_requests_apart() -> None:
 
 
 def mapped(**partial: Any) -> Any:
-    with DAG("d"):
+    with DAG("d", schedule=None):
         return RayTrainOperator.partial(task_id="train", storage_path="/shared/models", **partial).expand(
             train_loop=["pkg.mod:a", "pkg.mod:b"]
         )
@@ -230,7 +230,7 @@ def test_an_authors_own_policy_and_retries_win() -> None:
 def test_no_secret_of_the_connection_is_in_repr_or_rendered_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_X", json.dumps({"conn_type": "ray", "host": "h", "password": "s3cret"}))
     made = operator(conn_id="ray_x")
-    made.render_template_fields({})  # type: ignore[typeddict-item]
+    made.render_template_fields({})
     request = build_request(made, KEY)
     shown = [repr(made), repr(request), *(repr(getattr(made, name)) for name in made.template_fields)]
     assert not any("s3cret" in text for text in shown)

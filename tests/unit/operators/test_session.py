@@ -257,7 +257,11 @@ def test_without_an_outcome_a_silent_cluster_is_retried(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("end", "kind"),
-    [("timeout", FailureKind.TIMEOUT), ("pending_too_long", FailureKind.CAPACITY), ("unreachable", FailureKind.NETWORK)],
+    [
+        ("timeout", FailureKind.TIMEOUT),
+        ("pending_too_long", FailureKind.CAPACITY),
+        ("unreachable", FailureKind.NETWORK),
+    ],
 )
 def test_a_wait_that_was_given_up_fails_with_its_own_kind(world: World, end: str, kind: FailureKind) -> None:
     """The stopped job may still be RUNNING or PENDING in the Jobs API: its stop takes time, or is ignored."""

@@ -116,7 +116,7 @@ def test_no_usable_checkpoint_is_an_error_and_nothing_is_claimed(bench: Bench) -
     bench.end("failed")
     with pytest.raises(NoUsableCheckpoint):
         run(bench.new_try(2))
-    assert CLAIM_2 not in bench.keys()
+    assert CLAIM_2 not in bench.written()
     assert bench.client.posted == []
 
 
@@ -141,7 +141,7 @@ def test_a_claimed_job_that_never_arrived_is_posted_under_its_own_id(bench: Benc
     result = submitted(bench.new_try(2))
     assert result.ref == ref(1, 1)
     assert bench.client.posted == [job_id(1, 1)]
-    assert CLAIM_2 not in bench.keys()
+    assert CLAIM_2 not in bench.written()
 
 
 def test_after_a_clear_the_live_job_is_stopped_before_the_next_claim(bench: Bench) -> None:
@@ -195,18 +195,18 @@ def test_a_finished_attempt_is_published_again_without_a_post(bench: Bench) -> N
 
 def test_a_foreign_experiment_is_refused_before_anything_is_written(bench: Bench) -> None:
     bench.own(1, task_id="other")
-    before = bench.keys()
+    before = bench.written()
     with pytest.raises(ForeignExperiment, match=r"d\.other") as caught:
         bench.new_try().own()
     assert caught.value.failure.kind is FailureKind.CONFIG
-    assert bench.keys() == before
+    assert bench.written() == before
     assert bench.steps("marker") == []
 
 
 def test_a_replaced_process_ends_at_the_marker_and_touches_nothing_more(bench: Bench) -> None:
     with pytest.raises(Superseded):
         run(bench.new_try(is_archived=True))
-    assert bench.keys() == ["owners/000001.json"]
+    assert bench.written() == ["owners/000001.json"]
     assert bench.client.posted == []
 
 
@@ -214,14 +214,14 @@ def test_a_final_stop_aimed_at_this_try_ends_it_before_it_owns(bench: Bench) -> 
     bench.own(1, final=True, try_number=1)
     with pytest.raises(Superseded):
         bench.new_try(1).own()
-    assert bench.keys() == ["owners/000001.json"]
+    assert bench.written() == ["owners/000001.json"]
 
 
 @pytest.mark.parametrize("changes", [{"identity": "i2"}, {"max_tries": 6}, {"clear_number": 1}, {"try_number": 2}])
 def test_a_final_stop_does_not_end_a_try_that_came_after_a_clear(bench: Bench, changes: dict[str, int | str]) -> None:
     bench.own(1, final=True, try_number=1)
     bench.new_try(**{"try_number": 1, **changes}).own()  # type: ignore[arg-type]
-    assert "owners/000002.json" in bench.keys()
+    assert "owners/000002.json" in bench.written()
 
 
 def test_a_lost_race_for_the_owner_number_takes_the_next_one(bench: Bench) -> None:
@@ -258,7 +258,7 @@ def test_a_newer_try_seen_at_the_stop_means_no_stop_and_no_claim(bench: Bench) -
     with pytest.raises(Superseded):
         training_try.step()
     assert bench.steps("stop", "POST") == []
-    assert CLAIM_2 not in bench.keys()
+    assert CLAIM_2 not in bench.written()
 
 
 def test_an_owner_that_is_not_a_newer_try_is_owned_over_and_all_is_decided_again(bench: Bench) -> None:
@@ -298,7 +298,7 @@ def test_a_final_owner_between_claim_and_post_ends_the_try(bench: Bench) -> None
         run(bench.new_try(1))
     assert bench.client.posted == []
     assert bench.steps("marker") == ["marker 1"]
-    assert "owners/000003.json" not in bench.keys()
+    assert "owners/000003.json" not in bench.written()
 
 
 def test_a_lost_claim_race_decides_again(bench: Bench) -> None:
@@ -329,10 +329,10 @@ def test_an_unreadable_record_raises_and_starts_nothing(bench: Bench, key: str) 
     bench.claim(1)
     bench.end("failed")
     bench.store.put_raw(key, b'{"torn')
-    before = set(bench.keys())
+    before = set(bench.written())
     with pytest.raises(RecordUnreadable):
         run(bench.new_try(2))
-    assert set(bench.keys()) - before <= {"owners/000002.json"}
+    assert set(bench.written()) - before <= {"owners/000002.json"}
     assert bench.client.posted == []
 
 
@@ -341,7 +341,7 @@ def test_a_store_that_is_away_raises_and_starts_nothing(bench: Bench) -> None:
     with pytest.raises(StoreUnreachable):
         run(bench.new_try())
     assert bench.store.fired
-    assert bench.keys() == []
+    assert bench.written() == []
 
 
 def test_a_refusal_carries_its_failure(bench: Bench) -> None:
@@ -356,6 +356,6 @@ def test_a_refusal_carries_its_failure(bench: Bench) -> None:
 def test_a_try_that_never_comes_to_an_end_gives_up(bench: Bench) -> None:
     training_try = bench.new_try(2)
     training_try.own()
-    training_try._claim_and_submit = lambda ref, *, reason: None  # type: ignore[method-assign]
+    training_try._claim_and_submit = lambda *_, **__: None  # type: ignore[method-assign]
     with pytest.raises(Exception, match=f"in {MAX_ROUNDS} rounds"):
         training_try.step()

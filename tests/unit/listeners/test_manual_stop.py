@@ -1,0 +1,137 @@
+"""The listener in the API server: only a person's mark on our task stops a training, and nothing of it can fail there."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider.listeners import manual_stop
+from airflow_provider.plugin import RayTrainPlugin
+
+JOB = {"conn_id": "ray", "aws_conn_id": None, "experiment": "/shared/x", "submission_id": "job-1"}
+
+
+@dataclass
+class OrmDagRun:
+    clear_number: int = 2
+
+
+@dataclass
+class OrmTaskInstance:
+    """What the API server hands to listeners: `task` is None there."""
+
+    operator: str | None = "RayTrainOperator"
+    task: None = None
+    try_number: int = 1
+    max_tries: int = 3
+    dag_run: OrmDagRun | None = field(default_factory=OrmDagRun)
+
+
+class Calls:
+    """Stands in for `stop_for_good` and the XCom row."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.record: dict[str, Any] | Exception | None = JOB
+        self.error: Exception | None = None
+        self.seen: list[tuple[dict[str, Any], dict[str, int], str]] = []
+        self.threads: list[threading.Thread] = []
+        self.num_lookups = 0
+        monkeypatch.setattr(manual_stop, "_job_record", self._look_up)
+        monkeypatch.setattr("airflow_provider.hooks.final_stop.stop_for_good", self._stop)
+
+    def _look_up(self, _: object) -> dict[str, Any] | None:
+        self.num_lookups += 1
+        if isinstance(self.record, Exception):
+            raise self.record
+        return self.record
+
+    def _stop(self, job: dict[str, Any], *, counters: dict[str, int], how: str) -> str:
+        self.threads.append(threading.current_thread())
+        if self.error is not None:
+            raise self.error
+        self.seen.append((job, counters, how))
+        return "stopped"
+
+    def settle(self) -> None:
+        for thread in threading.enumerate():
+            if thread.name == "ray-train-manual-stop":
+                thread.join(10)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(monkeypatch)
+
+
+def failed(previous_state: Any, instance: Any) -> None:
+    manual_stop.on_task_instance_failed(previous_state=previous_state, task_instance=instance)
+
+
+def test_a_task_marked_failed_is_stopped_for_good(calls: Calls) -> None:
+    failed(None, OrmTaskInstance())
+    calls.settle()
+    assert calls.seen == [(JOB, {"try_number": 1, "max_tries": 3, "clear_number": 2}, "marked failed")]
+
+
+def test_a_task_marked_successful_is_stopped_for_good(calls: Calls) -> None:
+    manual_stop.on_task_instance_success(previous_state=None, task_instance=OrmTaskInstance())  # type: ignore[arg-type]
+    calls.settle()
+    assert [how for _, _, how in calls.seen] == ["marked successful"]
+
+
+@pytest.mark.parametrize("state", ["running", "deferred", "queued", ""])
+def test_a_state_that_airflow_changed_by_itself_stops_nothing(calls: Calls, state: str) -> None:
+    """A task that failed in its worker is retried: its job may be the one to attach to."""
+    failed(state, OrmTaskInstance())
+    calls.settle()
+    assert (calls.seen, calls.num_lookups) == ([], 0)
+
+
+@pytest.mark.parametrize("operator", ["PythonOperator", None])
+def test_another_operator_is_not_even_looked_up(calls: Calls, operator: str | None) -> None:
+    failed(None, OrmTaskInstance(operator=operator))
+    calls.settle()
+    assert (calls.seen, calls.num_lookups) == ([], 0)
+
+
+def test_a_task_that_submitted_nothing_has_nothing_to_stop(calls: Calls) -> None:
+    calls.record = None
+    failed(None, OrmTaskInstance())
+    calls.settle()
+    assert calls.threads == []
+
+
+def test_a_dag_run_that_is_not_loaded_counts_as_never_cleared(calls: Calls) -> None:
+    failed(None, OrmTaskInstance(dag_run=None))
+    calls.settle()
+    assert calls.seen[0][1]["clear_number"] == 0
+
+
+def test_the_persons_request_does_not_wait_for_ray(calls: Calls) -> None:
+    failed(None, OrmTaskInstance())
+    calls.settle()
+    assert calls.threads[0] is not threading.main_thread()
+    assert calls.threads[0].daemon
+
+
+@pytest.mark.parametrize("where", ["look-up", "stop"])
+def test_an_error_never_reaches_the_api_server(calls: Calls, where: str, caplog: pytest.LogCaptureFixture) -> None:
+    if where == "look-up":
+        calls.record = RuntimeError("database is locked")
+    else:
+        calls.error = RuntimeError("no such bucket")
+    failed(None, OrmTaskInstance())
+    calls.settle()
+    assert "could not be stopped" in caplog.text
+
+
+def test_the_plugin_registers_it_as_airflow_calls_it() -> None:
+    from airflow.listeners.listener import ListenerManager
+
+    assert RayTrainPlugin.listeners == [manual_stop]
+    manager: Any = cast("Any", ListenerManager)()
+    manager.add_listener(manual_stop)
+    assert manager.has_listeners

@@ -1,0 +1,93 @@
+"""GPU time isn't burnt on errors that come back; everything else is tried again, which restores."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import timedelta
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider.core.errors import ClusterUnreachable, InvalidConfig, RayJobFailed, StoreThrottled, Superseded
+from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.operators.ray_train import RayTrainOperator
+from airflow_provider.policies.retry import THROTTLED_DELAY, RayTrainRetryPolicy
+
+FINAL = {"user", "config", "permission", "auth", "superseded", "stopped", "timeout", "checkpoint"}
+
+
+def job_failed(kind: FailureKind) -> RayJobFailed:
+    return RayJobFailed("It failed", failure=Failure(kind=kind, reason="node 3 died at step 1200"))
+
+
+@pytest.mark.parametrize("kind", list(FailureKind), ids=lambda kind: kind.value)
+def test_the_kind_decides(kind: FailureKind) -> None:
+    decision = RayTrainRetryPolicy().evaluate(job_failed(kind), 1, 3)
+    assert decision.action is (RetryAction.FAIL if kind.value in FINAL else RetryAction.RETRY)
+    assert decision.reason == f"{kind.value}: node 3 died at step 1200"
+    assert decision.retry_delay == (THROTTLED_DELAY if kind is FailureKind.THROTTLING else None)
+
+
+@pytest.mark.parametrize(
+    ("error", "action"),
+    [
+        (InvalidConfig("wrong"), RetryAction.FAIL),
+        (Superseded("replaced"), RetryAction.FAIL),
+        (ClusterUnreachable("away"), RetryAction.RETRY),
+        (StoreThrottled("slow down"), RetryAction.RETRY),
+    ],
+)
+def test_typed_errors_carry_their_kind(error: Exception, action: RetryAction) -> None:
+    assert RayTrainRetryPolicy().evaluate(error, 1, 3).action is action
+
+
+def test_an_error_that_went_through_a_process_border_is_judged_alike() -> None:
+    error = pickle.loads(pickle.dumps(job_failed(FailureKind.USER)))  # noqa: S301 - its own
+    assert RayTrainRetryPolicy().evaluate(error, 1, 3).action is RetryAction.FAIL
+
+
+def test_a_reason_is_bounded() -> None:
+    error = RayJobFailed("x", failure=Failure(kind=FailureKind.USER, reason="y" * 5000))
+    assert len(RayTrainRetryPolicy().evaluate(error, 1, 3).reason or "") == 500
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), AirflowTaskTimeout(), KeyboardInterrupt()])
+def test_foreign_exceptions_are_airflows_business(error: BaseException) -> None:
+    assert RayTrainRetryPolicy().evaluate(error, 1, 3).action is RetryAction.DEFAULT
+
+
+def test_an_authors_policy_decides_about_foreign_exceptions_only() -> None:
+    inner = ExceptionRetryPolicy(
+        [
+            RetryRule(exception=ValueError, action=RetryAction.RETRY, retry_delay=timedelta(seconds=2)),
+            RetryRule(exception=RayJobFailed, action=RetryAction.RETRY),
+        ]
+    )
+    policy = RayTrainRetryPolicy(inner)
+    assert policy.evaluate(ValueError("x"), 1, 3).retry_delay == timedelta(seconds=2)
+    assert policy.evaluate(job_failed(FailureKind.USER), 1, 3).action is RetryAction.FAIL
+
+
+def test_a_dag_with_the_operator_survives_airflows_serialization() -> None:
+    """Airflow stores that there is a policy, never the policy: it is asked in the worker."""
+    with DAG("d", schedule=None) as dag:
+        RayTrainOperator(
+            task_id="train",
+            storage_path="s3://models/{{ ds }}",
+            train_loop="pkg.mod:loop",
+            scaling_config={"num_workers": (1, 4)},
+            retry_policy=RayTrainRetryPolicy(ExceptionRetryPolicy([])),
+        )
+        RayTrainOperator.partial(task_id="sweep", storage_path="s3://models/x", train_loop="pkg.mod:loop").expand(
+            train_loop_config=[{"lr": 0.1}, {"lr": 0.2}]
+        )
+    stored = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+    again = DagSerialization.from_dict(stored)
+    train, sweep = again.task_dict["train"], again.task_dict["sweep"]
+    assert (train.task_type, train.has_retry_policy, train.retries) == ("RayTrainOperator", True, 3)
+    assert (sweep.task_type, sweep.has_retry_policy, sweep.retries) == ("RayTrainOperator", True, 3)
+    assert set(train.operator_extra_link_dict) == {"Ray job", "Experiment"}

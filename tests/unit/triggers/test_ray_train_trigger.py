@@ -1,0 +1,246 @@
+"""The trigger: one event whatever happens, a row without secrets, and a stop only by who owns the experiment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from airflow.sdk._shared.module_loading import import_string
+from structlog.testing import capture_logs
+
+from airflow_provider.core import layout
+from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable, StoreUnreachable
+from airflow_provider.core.waiting import WaitLimits
+from airflow_provider.hooks.ray import RayHook
+from airflow_provider.triggers.ray_train import RayTrainTrigger
+from tests.support.fake_jobs_client import SESSION, FakeAsyncJobs, until
+from tests.support.training_try import Bench
+
+QUICK = WaitLimits(
+    poll_interval_s=0.001,
+    unreachable_timeout_s=0,
+    unreachable_polls=2,
+    lost_after_s=0,
+    lost_polls=2,
+    deadline_grace_s=0,
+)
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self.bench.own(1)
+        self.bench.claim(1)
+        self.jobs = FakeAsyncJobs(["RUNNING", "SUCCEEDED"])
+        self.open_error: Exception | None = None
+
+    def trigger(self, **changes: Any) -> RayTrainTrigger:
+        known: dict[str, Any] = {
+            "conn_id": "ray_test",
+            "aws_conn_id": "aws_test",
+            "experiment_uri": "s3://models/x",
+            "generation": 1,
+            "attempt": 1,
+            "k": 1,
+            "submission_id": "job-1",
+            "session_name": SESSION,
+            "deadline": None,
+            "limits": QUICK.model_dump(),
+            "stream_logs": False,
+        }
+        return RayTrainTrigger(**{**known, **changes})
+
+    @property
+    def is_recorded(self) -> bool:
+        return layout.stop(1, 1, 1) in self.bench.written()
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    scene = Scene()
+
+    async def aclient(_: RayHook) -> FakeAsyncJobs:
+        if scene.open_error is not None:
+            raise scene.open_error
+        return scene.jobs
+
+    monkeypatch.setattr(RayHook, "aclient", aclient)
+    monkeypatch.setattr("airflow_provider.triggers.ray_train.open_experiment", lambda *_, **__: scene.bench.store)
+    return scene
+
+
+async def events(trigger: RayTrainTrigger) -> list[dict[str, Any]]:
+    async def collect() -> list[dict[str, Any]]:
+        return [event.payload async for event in trigger.run()]
+
+    return await asyncio.wait_for(collect(), 20)
+
+
+async def only_event(trigger: RayTrainTrigger) -> dict[str, Any]:
+    found = await events(trigger)
+    assert len(found) == 1
+    assert json.loads(json.dumps(found[0])) == found[0]
+    return found[0]
+
+
+def test_the_row_is_json_without_secrets_and_makes_the_same_trigger_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_TEST", '{"conn_type": "ray", "host": "h", "password": "s3cret"}')
+    deadline = datetime(2026, 12, 1, tzinfo=timezone.utc).isoformat()
+    trigger = scene.trigger(deadline=deadline, log_position=7, stop_on_kill=False, stream_logs=True)
+    path, row = trigger.serialize()
+    text = json.dumps(row, allow_nan=False)
+    assert "s3cret" not in text
+    again = import_string(path)(**json.loads(text))
+    assert again.serialize() == (path, row)
+    assert (row["deadline"], row["log_position"], row["stop_on_kill"], row["k"]) == (deadline, 7, False, 1)
+
+
+async def test_the_end_of_the_job_is_one_event_with_all_that_resuming_needs(scene: Scene) -> None:
+    assert await only_event(scene.trigger()) == {
+        "end": "ended",
+        "reason": "the job is SUCCEEDED",
+        "generation": 1,
+        "attempt": 1,
+        "k": 1,
+        "submission_id": "job-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("answers", "end"), [([None], "lost"), ([ClusterUnreachable("away")], "unreachable"), (["FAILED"], "ended")]
+)
+async def test_every_other_end_is_one_event_too(scene: Scene, answers: list[Any], end: str) -> None:
+    scene.jobs = FakeAsyncJobs(answers)
+    event = await only_event(scene.trigger())
+    assert (event["end"], event["k"]) == (end, 1)
+    assert not scene.is_recorded
+    assert scene.jobs.stopped == []
+
+
+async def test_a_deadline_stops_the_job_before_the_task_resumes(scene: Scene) -> None:
+    scene.jobs = FakeAsyncJobs(["RUNNING"])
+    past = datetime.now(timezone.utc) - timedelta(hours=1)
+    event = await only_event(scene.trigger(deadline=past.isoformat()))
+    assert event["end"] == "timeout"
+    assert scene.is_recorded
+    assert scene.jobs.stopped == ["job-1"]
+
+
+@pytest.mark.parametrize("error", [StoreUnreachable("away"), RuntimeError("odd")])
+async def test_a_stop_that_fails_does_not_hide_why_the_wait_ended(
+    scene: Scene, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("airflow_provider.triggers.ray_train.record_stop", refuse)
+    scene.jobs = FakeAsyncJobs(["RUNNING"])
+    past = datetime.now(timezone.utc) - timedelta(hours=1)
+    assert (await only_event(scene.trigger(deadline=past.isoformat())))["end"] == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ClusterAuthFailed("403"), "auth"), (ValueError("a bug"), "infrastructure"), (KeyError("conn"), "infrastructure")],
+)
+async def test_an_exception_is_an_event_that_keeps_its_kind(scene: Scene, error: Exception, kind: str) -> None:
+    """Airflow would make a TaskDeferralError of it, which no retry policy can tell apart."""
+    scene.open_error = error
+    event = await only_event(scene.trigger())
+    assert (event["end"], event["kind"], event["submission_id"]) == ("error", kind, "job-1")
+    assert type(error).__name__ in event["reason"]
+
+
+@pytest.mark.parametrize("changes", [{"limits": {"unknown": 1}}, {"deadline": "soon"}, {"generation": 0}])
+async def test_a_row_of_another_release_is_an_event_too(scene: Scene, changes: dict[str, Any]) -> None:
+    assert (await only_event(scene.trigger(**changes)))["end"] == "error"
+
+
+async def test_a_token_refused_three_times_ends_with_its_kind_after_connecting_again(scene: Scene) -> None:
+    scene.jobs = FakeAsyncJobs([ClusterAuthFailed("403")])
+    patient = QUICK.model_copy(update={"unreachable_polls": 10})
+    event = await only_event(scene.trigger(limits=patient.model_dump()))
+    assert (event["end"], event["kind"], scene.jobs.num_polls) == ("error", "auth", 3)
+
+
+async def test_a_triggerer_that_stops_leaves_the_job_and_fires_nothing(scene: Scene) -> None:
+    """Another triggerer starts the same row again."""
+    scene.jobs = FakeAsyncJobs(["RUNNING"])
+    task = asyncio.create_task(events(scene.trigger()))
+    await until(lambda: scene.jobs.num_polls >= 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not scene.is_recorded
+    assert scene.jobs.stopped == []
+    assert scene.jobs.is_closed
+
+
+async def test_cleanup_leaves_the_job_too(scene: Scene) -> None:
+    await scene.trigger().cleanup()
+    assert not scene.is_recorded
+    assert scene.jobs.stopped == []
+
+
+async def test_on_kill_stops_the_job_of_the_newest_owner(scene: Scene) -> None:
+    await scene.trigger().on_kill()
+    assert scene.is_recorded
+    assert scene.jobs.stopped == ["job-1"]
+    assert scene.jobs.is_closed
+
+
+async def test_on_kill_of_an_older_try_stops_nothing(scene: Scene) -> None:
+    """After a clear the new try's `execute` runs before the old trigger's `on_kill`: 6 times of 6 on a real Airflow."""
+    scene.bench.own(2)
+    await scene.trigger().on_kill()
+    assert not scene.is_recorded
+    assert scene.jobs.stopped == []
+
+
+async def test_on_kill_with_unreadable_owners_stops_nothing(scene: Scene) -> None:
+    scene.bench.store.fail_call(1)
+    await scene.trigger().on_kill()
+    assert scene.bench.store.fired
+    assert scene.jobs.stopped == []
+
+
+async def test_on_kill_after_the_event_does_nothing(scene: Scene) -> None:
+    """The event is on its way: what the job did is for the task to collect."""
+    trigger = scene.trigger()
+    await only_event(trigger)
+    await trigger.on_kill()
+    assert not scene.is_recorded
+    assert scene.jobs.stopped == []
+
+
+async def test_on_kill_can_be_switched_off(scene: Scene) -> None:
+    await scene.trigger(stop_on_kill=False).on_kill()
+    assert not scene.is_recorded
+
+
+async def test_a_cluster_that_is_away_leaves_the_record_for_the_driver(scene: Scene) -> None:
+    scene.open_error = ClusterUnreachable("away")
+    await scene.trigger().on_kill()
+    assert scene.is_recorded
+
+
+@pytest.mark.parametrize("stream_logs", [True, False])
+async def test_each_log_line_reaches_the_task_log_once(scene: Scene, stream_logs: bool) -> None:
+    scene.jobs = FakeAsyncJobs(["RUNNING", "RUNNING", "SUCCEEDED"])
+    scene.jobs.lines = ("epoch 0", "epoch 1")
+    with capture_logs() as logs:
+        await only_event(scene.trigger(stream_logs=stream_logs))
+    lines = [entry["event"] for entry in logs if entry["event"].startswith("epoch")]
+    assert lines == (["epoch 0", "epoch 1"] if stream_logs else [])
+
+
+def test_the_trigger_runs_in_airflows_own_classes(scene: Scene) -> None:
+    from airflow.triggers.base import BaseTrigger
+
+    assert isinstance(scene.trigger(), BaseTrigger)
+    assert RayTrainTrigger.on_kill is not BaseTrigger.on_kill

@@ -1,0 +1,252 @@
+"""Following one job: silence is silence, every line once, the loop never blocked, and it always comes to an end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider.client.jobs_client import AsyncJobsClient
+from airflow_provider.core import layout
+from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable, NotARayDashboard, StoreUnreachable
+from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.waiting import WaitEnd, WaitLimits, WaitOver
+from airflow_provider.storage.experiment_records import ExperimentRecords
+from airflow_provider.triggers import waiter as waiter_module
+from airflow_provider.triggers.waiter import Following, JobWaiter
+from tests.support.experiment import claim
+from tests.support.fake_jobs_client import SESSION, FakeAsyncJobs, until
+from tests.support.memory_store import MemoryStore
+from tests.support.records import alive, outcome
+
+AWAY = ClusterUnreachable("no answer")
+QUICK = WaitLimits(
+    poll_interval_s=0.001,
+    unreachable_timeout_s=0,
+    unreachable_polls=4,
+    lost_after_s=0,
+    lost_polls=3,
+    deadline_grace_s=0,
+)
+
+
+class Waiting:
+    """One wait with everything it said."""
+
+    def __init__(
+        self,
+        *clients: FakeAsyncJobs,
+        limits: WaitLimits = QUICK,
+        deadline: datetime | None = None,
+        emits: bool = False,
+        log_position: int = 0,
+    ) -> None:
+        self.store = MemoryStore()
+        self.store.put_raw(layout.claim(1, 1), claim(1, 1).body())
+        self.said: list[str] = []
+        self.lines: list[str] = []
+        self._clients = list(clients)
+
+        async def open_client() -> AsyncJobsClient:
+            return cast("AsyncJobsClient", self._clients.pop(0) if len(self._clients) > 1 else self._clients[0])
+
+        self.waiter = JobWaiter(
+            Following(AttemptRef(generation=1, attempt=1), "job-1", SESSION, deadline, limits),
+            open_client=cast("Callable[[], Awaitable[AsyncJobsClient]]", open_client),
+            records=ExperimentRecords(self.store),
+            say=self.said.append,
+            emit=self.lines.append if emits else None,
+            log_position=log_position,
+        )
+
+    async def over(self) -> WaitOver:
+        return await asyncio.wait_for(self.waiter.wait(), 20)
+
+
+@pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED", "STOPPED"])
+async def test_it_ends_when_the_job_has_ended(status: str) -> None:
+    jobs = FakeAsyncJobs(["PENDING", "RUNNING", "RUNNING", status])
+    over = await Waiting(jobs).over()
+    assert (over.end, jobs.num_polls) == (WaitEnd.ENDED, 4)
+    assert jobs.is_closed
+
+
+async def test_each_change_is_said_once() -> None:
+    """A task log of one line for each poll helps nobody."""
+    waiting = Waiting(FakeAsyncJobs(["PENDING", "PENDING", "RUNNING", "RUNNING", "RUNNING", "SUCCEEDED"]))
+    await waiting.over()
+    assert waiting.said == ["the job is PENDING", "the job is RUNNING"]
+
+
+async def test_a_job_that_the_cluster_does_not_know_is_lost_after_several_polls() -> None:
+    jobs = FakeAsyncJobs(["RUNNING", None], session_name="session_2")
+    over = await Waiting(jobs).over()
+    assert (over.end, jobs.num_polls) == (WaitEnd.LOST, 4)
+    assert "session_2" in over.reason
+
+
+async def test_a_job_that_is_known_again_is_not_lost() -> None:
+    assert (await Waiting(FakeAsyncJobs([None, None, "RUNNING", None, None, "SUCCEEDED"])).over()).end is WaitEnd.ENDED
+
+
+@pytest.mark.parametrize("silence", [AWAY, NotARayDashboard("a page")])
+async def test_a_cluster_that_stays_silent_is_unreachable(silence: Exception) -> None:
+    waiting = Waiting(FakeAsyncJobs(["RUNNING", silence]))
+    over = await waiting.over()
+    assert over.end is WaitEnd.UNREACHABLE
+    assert "no sign of life" in over.reason
+    assert any(silence.what in line for line in waiting.said)  # type: ignore[attr-defined]
+
+
+async def test_a_fresh_sign_of_life_outweighs_the_silence() -> None:
+    """Training goes on while the dashboard is away."""
+    jobs = FakeAsyncJobs([AWAY] * 20 + ["SUCCEEDED"])
+    waiting = Waiting(jobs)
+    waiting.store.put_raw(layout.alive(1, 1), alive().body())
+    assert (await waiting.over()).end is WaitEnd.ENDED
+    assert jobs.num_polls == 21
+
+
+async def test_an_outcome_in_the_bucket_ends_the_wait_while_the_cluster_is_silent() -> None:
+    waiting = Waiting(FakeAsyncJobs([AWAY]))
+    waiting.store.put_raw(layout.outcome(1, 1), outcome().body())
+    over = await waiting.over()
+    assert (over.end, over.reason) == (WaitEnd.ENDED, "the driver left its outcome in the bucket")
+
+
+async def test_a_bucket_that_cannot_be_read_either_is_said_and_ends_nothing() -> None:
+    waiting = Waiting(FakeAsyncJobs([AWAY, AWAY, "SUCCEEDED"]))
+    waiting.store.fail_call(1, StoreUnreachable("the store is away"))
+    assert (await waiting.over()).end is WaitEnd.ENDED
+    assert waiting.store.fired
+    assert "the bucket can't be read either: the store is away" in waiting.said
+
+
+async def test_the_bucket_is_not_asked_while_the_cluster_answers() -> None:
+    waiting = Waiting(FakeAsyncJobs(["RUNNING"] * 5 + ["SUCCEEDED"]))
+    await waiting.over()
+    assert waiting.store.num_calls == 0
+
+
+async def test_reading_the_bucket_never_blocks_the_loop() -> None:
+    """One triggerer follows 1,000 jobs on one loop."""
+    waiting = Waiting(FakeAsyncJobs([AWAY, "SUCCEEDED"]))
+    release, threads = threading.Event(), set()
+
+    def slow(verb: str, key: str, number: int) -> None:
+        threads.add(threading.current_thread())
+        assert release.wait(10), "the loop was blocked by a read"
+
+    waiting.store.before_call = slow
+    task = asyncio.create_task(waiting.over())
+    await until(lambda: threads)
+    release.set()
+    assert (await task).end is WaitEnd.ENDED
+    assert threading.current_thread() not in threads
+
+
+async def test_a_rotated_token_is_read_anew() -> None:
+    old, new = FakeAsyncJobs(["RUNNING", ClusterAuthFailed("403")]), FakeAsyncJobs(["RUNNING", "SUCCEEDED"])
+    waiting = Waiting(old, new)
+    assert (await waiting.over()).end is WaitEnd.ENDED
+    assert old.is_closed
+    assert new.is_closed
+    assert any("the token was refused" in line for line in waiting.said)
+
+
+async def test_a_token_that_stays_refused_ends_the_wait_at_the_third_refusal() -> None:
+    clients = [FakeAsyncJobs([ClusterAuthFailed("403")]) for _ in range(4)]
+    with pytest.raises(ClusterAuthFailed):
+        await Waiting(*clients).over()
+    assert [c.num_polls for c in clients] == [1, 1, 1, 0]
+    assert [c.is_closed for c in clients] == [True, True, True, False]
+
+
+async def test_refusals_with_an_answer_in_between_do_not_add_up() -> None:
+    refused = ClusterAuthFailed("403")
+    jobs = FakeAsyncJobs([refused, refused, "RUNNING", refused, refused, "SUCCEEDED"])
+    assert (await Waiting(jobs).over()).end is WaitEnd.ENDED
+
+
+async def test_the_deadline_is_absolute() -> None:
+    """A triggerer's restart must not give the training another day."""
+    past = datetime.now(timezone.utc) - timedelta(seconds=5)
+    over = await Waiting(FakeAsyncJobs(["RUNNING"]), deadline=past).over()
+    assert over.end is WaitEnd.TIMEOUT
+
+
+async def test_a_job_that_stays_pending_is_given_up() -> None:
+    limits = QUICK.model_copy(update={"pending_timeout_s": 0.0})
+    assert (await Waiting(FakeAsyncJobs(["PENDING"]), limits=limits).over()).end is WaitEnd.PENDING_TOO_LONG
+
+
+# --- log ---------------------------------------------------------------------------------------------------------------
+
+
+def talking(answers: list[Any], *lines: str) -> FakeAsyncJobs:
+    jobs = FakeAsyncJobs(answers)
+    jobs.lines = lines
+    return jobs
+
+
+async def test_the_log_is_streamed_from_the_given_position() -> None:
+    waiting = Waiting(talking(["RUNNING", "SUCCEEDED"], "a", "b", "c"), emits=True, log_position=1)
+    await waiting.over()
+    assert waiting.lines == ["b", "c"]
+    assert waiting.waiter.log_position == 3
+
+
+async def test_the_log_can_be_off() -> None:
+    waiting = Waiting(talking(["RUNNING", "SUCCEEDED"], "a"))
+    await waiting.over()
+    assert waiting.lines == []
+
+
+@pytest.mark.parametrize("error", [AWAY, RuntimeError("odd")])
+async def test_a_broken_log_never_decides_how_the_training_ended(error: Exception) -> None:
+    jobs = talking(["RUNNING", "SUCCEEDED"], "a")
+    jobs.tail_error = error
+    waiting = Waiting(jobs, emits=True)
+    assert (await waiting.over()).end is WaitEnd.ENDED
+    assert any("the job's log can't be read" in line for line in waiting.said)
+
+
+async def test_a_log_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiter_module, "LOG_END_WAIT_S", 0.05)
+    jobs = talking(["SUCCEEDED"], "a")
+    jobs.ends_tail = False
+    waiting = Waiting(jobs, emits=True)
+    assert (await waiting.over()).end is WaitEnd.ENDED
+    assert any("did not end in time" in line for line in waiting.said)
+
+
+async def test_a_cancelled_wait_leaves_at_once_whatever_the_log_does() -> None:
+    """A triggerer that shuts down, and a time-out in a worker, have seconds; the job and its log go on."""
+    jobs = talking(["RUNNING"], "a")
+    jobs.ends_tail = False
+    waiting = Waiting(jobs, emits=True)
+    task = asyncio.create_task(waiting.over())
+    await until(lambda: jobs.num_polls >= 2)
+    begin = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - begin < 5
+    assert jobs.is_closed
+    assert jobs.stopped == []
+
+
+def test_it_can_be_cancelled_from_another_thread_before_and_after_it_runs() -> None:
+    """The time-out may come before the thread has begun: the wait must not go on for days behind it."""
+    early = Waiting(FakeAsyncJobs(["RUNNING"]))
+    early.waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(early.over())
+    late = Waiting(FakeAsyncJobs(["SUCCEEDED"]))
+    asyncio.run(late.over())
+    late.waiter.cancel()
