@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from airflow_provider.core.failure import Failure, FailureKind
@@ -192,6 +193,7 @@ def decide_submission(
     on_clear: OnClear = "auto",
     spec_digest: str = "",
     code_digest: str = "",
+    now: datetime | None = None,
 ) -> Decision:
     """What this try does next. `newest` is the highest-ranked claim of the experiment, or None."""
     if newest is None:
@@ -213,7 +215,9 @@ def decide_submission(
     if isinstance(newest.job, JobSeen):
         return _by_job_status(newest, newest.job.status)
     if isinstance(newest.job, JobUnknown):
-        return _job_unknown(newest, newest.job, spec_digest=spec_digest, code_digest=code_digest)
+        is_expired = now is not None and newest.claim.deadline is not None and now >= newest.claim.deadline
+        is_same_request = (newest.claim.spec_digest, newest.claim.code_digest) == (spec_digest, code_digest)
+        return _job_unknown(newest, newest.job, is_repostable=is_same_request and not is_expired)
     return _cluster_silent(newest, newest.job)
 
 
@@ -262,14 +266,13 @@ def stopped_outside(job_id: str) -> Failure:
     return Failure(kind=FailureKind.STOPPED, reason=reason)
 
 
-def _job_unknown(newest: AttemptFacts, job: JobUnknown, *, spec_digest: str, code_digest: str) -> Decision:
+def _job_unknown(newest: AttemptFacts, job: JobUnknown, *, is_repostable: bool) -> Decision:
     claim = newest.claim
     has_traces = (
         newest.alive is not None or newest.has_manifest or newest.final_outcome is not None or newest.is_stop_wanted
     )
     is_same_session = job.session_name is not None and job.session_name == claim.session_name
-    is_same_request = (claim.spec_digest, claim.code_digest) == (spec_digest, code_digest)
-    if is_same_session and not has_traces and is_same_request:
+    if is_same_session and not has_traces and is_repostable:
         return Repost(
             claim.ref, claim.submission_id, f"{claim.ref} is claimed but its job never arrived: sending again"
         )

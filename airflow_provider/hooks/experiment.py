@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core.spec import StorageConfig
+from airflow_provider.hooks.ray import missing_connection
 
 if TYPE_CHECKING:
     from airflow_provider.storage.object_store import ObjectStore
@@ -29,11 +30,19 @@ def open_experiment(uri: str, *, aws_conn_id: str | None, storage_path: str | No
 
 
 def _s3_hook(aws_conn_id: str | None) -> Any:
+    """Airflow's S3 hook. A missing `aws_default` means boto3's own chain, as everywhere in Airflow; any other is an error."""
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+    from airflow.sdk.exceptions import AirflowNotFoundException
 
     from airflow_provider.storage.s3 import s3_client_config
 
-    return S3Hook(aws_conn_id=aws_conn_id, config=s3_client_config())
+    hook = S3Hook(aws_conn_id=aws_conn_id, config=s3_client_config())
+    if aws_conn_id not in (None, "aws_default"):
+        try:
+            hook.get_connection(aws_conn_id)
+        except AirflowNotFoundException:
+            raise missing_connection(str(aws_conn_id), "aws") from None
+    return hook
 
 
 def cluster_storage(config: StorageConfig, *, uri: str, aws_conn_id: str | None) -> StorageConfig:
@@ -43,4 +52,5 @@ def cluster_storage(config: StorageConfig, *, uri: str, aws_conn_id: str | None)
     hook = _s3_hook(aws_conn_id)
     endpoint = config.endpoint_url or hook.conn_config.get_service_endpoint_url("s3")
     region = config.region or hook.region_name
-    return config.model_copy(update={"endpoint_url": endpoint, "region": region})
+    data = config.model_dump() | {"endpoint_url": endpoint, "region": region}
+    return StorageConfig.rendered(data, parameter="storage_config (with the AWS connection's endpoint)")

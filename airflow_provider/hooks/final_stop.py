@@ -11,6 +11,7 @@ from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import stop_attempt
 from airflow_provider.storage.experiment_records import ExperimentRecords
 
+MAX_LOST_RACES = 100
 JOB_RECORD_KEY = "ray_train_job"
 """XCom pushed by the operator: where the job and its experiment are. No secrets: connection ids only."""
 
@@ -21,10 +22,9 @@ def stop_for_good(job: dict[str, Any], *, counters: dict[str, int], how: str) ->
     `job` is what the operator pushed as `ray_train_job`. Returns a sentence for the log.
     """
     records = ExperimentRecords(open_experiment(job["experiment"], aws_conn_id=job["aws_conn_id"]))
-    newest = records.newest_owner()
-    if newest is None:
-        return f"nothing to stop: {job['experiment']} has no owner"
-    owner = _final_owner(records, newest[1], counters)
+    owner = _final_owner(records, counters)
+    if isinstance(owner, str):
+        return owner
     claim = records.newest_claim()
     if claim is None:
         return f"owner {owner.k} is final; no attempt was claimed yet"
@@ -42,12 +42,19 @@ def stop_for_good(job: dict[str, Any], *, counters: dict[str, int], how: str) ->
     return result.reason
 
 
-def _final_owner(records: ExperimentRecords, newest: OwnerRecord, counters: dict[str, int]) -> OwnerRecord:
-    def record(k: int) -> OwnerRecord:
-        return newest.model_copy(
+def _final_owner(records: ExperimentRecords, counters: dict[str, int]) -> OwnerRecord | str:
+    """The final owner record, or why there must be none: a try that a later clear or retry started is not meant."""
+    for _ in range(MAX_LOST_RACES):
+        found = records.newest_owner()
+        if found is None:
+            return "nothing to stop: the experiment has no owner yet"
+        newest = found[1]
+        if newest.clear_number > counters["clear_number"] or newest.try_number > counters["try_number"]:
+            return f"not stopping: owner {newest.k} is try {newest.try_number}, newer than the one that was marked"
+        record = newest.model_copy(
             update={
                 **counters,
-                "k": k,
+                "k": newest.k + 1,
                 "final": True,
                 "created_by": "listener",
                 "created_at": datetime.now(timezone.utc),
@@ -55,5 +62,6 @@ def _final_owner(records: ExperimentRecords, newest: OwnerRecord, counters: dict
                 "submission_id": None,
             }
         )
-
-    return records.create_owner(record)
+        if records.try_create_owner(record):
+            return record
+    return f"not stopping: {MAX_LOST_RACES} owner numbers were taken by other processes"

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.core.errors import InvalidConfig, RayTrainError
 
@@ -39,12 +40,18 @@ class RayHook(BaseHook):
 
     def target(self) -> tuple[ClusterAddress, ClusterCredentials]:
         """Address and credentials, from the connection as it is now. Raises InvalidConfig."""
-        connection = self.get_connection(self.conn_id)
+        try:
+            connection = self.get_connection(self.conn_id)
+        except AirflowNotFoundException:
+            raise missing_connection(self.conn_id, "ray") from None
         return read_connection(connection, extra=connection.extra_dejson)
 
     async def atarget(self) -> tuple[ClusterAddress, ClusterCredentials]:
         """Address and credentials without blocking the event loop. Raises InvalidConfig."""
-        connection = await self.aget_connection(self.conn_id)
+        try:
+            connection = await self.aget_connection(self.conn_id)
+        except AirflowNotFoundException:
+            raise missing_connection(self.conn_id, "ray") from None
         # Reading extras masks their secrets, which the plain property does by a call that blocks the loop.
         return read_connection(connection, extra=await connection.aextra_dejson())
 
@@ -71,6 +78,14 @@ class RayHook(BaseHook):
         except RayTrainError as error:
             return False, str(error)
         return True, f"Ray {version.ray_version} answers at {address} (session {version.session_name})"
+
+
+def missing_connection(conn_id: str, conn_type: str) -> InvalidConfig:
+    """The error for a connection id that Airflow does not know."""
+    return InvalidConfig(
+        f"Airflow has no connection {conn_id!r}",
+        change=f"create it with type {conn_type} (Admin, Connections), or name another one",
+    )
 
 
 def read_connection(connection: Connection, *, extra: object) -> tuple[ClusterAddress, ClusterCredentials]:

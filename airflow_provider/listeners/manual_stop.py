@@ -32,7 +32,7 @@ def on_task_instance_success(previous_state: Any, task_instance: TaskInstance) -
 
 
 def _stop_if_manual(previous_state: Any, task_instance: TaskInstance, how: str) -> None:
-    if previous_state is not None or getattr(task_instance, "operator", None) != "RayTrainOperator":
+    if previous_state is not None:
         return
     try:
         job = _job_record(task_instance)

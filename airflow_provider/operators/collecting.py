@@ -215,8 +215,8 @@ def project_results(facts: ExperimentFacts) -> Published:
     newest = facts.attempts[-1]
     new = 0
     for attempt in reversed(facts.attempts):
-        outcome = attempt.final_outcome
-        is_earlier_success = attempt is not newest and outcome is not None and outcome.state is OutcomeState.SUCCESS
+        # A success that was only carried over has not been counted yet.
+        is_earlier_success = bool(attempt is not newest and attempt.collected and attempt.collected.accepted)
         if attempt.claim.generation != newest.claim.generation or is_earlier_success:
             break
         new += len(own_commits(attempt))

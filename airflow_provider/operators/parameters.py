@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from airflow_provider.core.decision import OnClear
 from airflow_provider.core.errors import InvalidConfig
@@ -16,6 +16,7 @@ from airflow_provider.core.job import Timings, TrainingKind, TrainingSpec, Train
 from airflow_provider.core.records import RestorePolicy
 from airflow_provider.core.spec import (
     CheckpointConfig,
+    Config,
     FailureConfig,
     ScalingConfig,
     StorageConfig,
@@ -31,23 +32,69 @@ _IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
 _RESERVED_RUNTIME_ENV = frozenset({"working_dir", "py_modules"})
 
 
+Seconds = Annotated[float | None, Field(gt=0, strict=True)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class ParameterTypes(Config):
+    """Types and bounds of the operator's plain parameters; texts may hold templates."""
+
+    storage_path: Name
+    conn_id: Name
+    aws_conn_id: Name | None
+    experiment_name: Name | None
+    train_loop: Name | None
+    trainer: Name | None
+    entrypoint: Name | None
+    train_loop_config: dict[str, Any] | None
+    datasets: Name | None
+    working_dir: Name | None
+    runtime_env: dict[str, Any] | None
+    progress_metric: Name | None
+    restore: Name | dict[str, Any]
+    on_corrupt: Name
+    python: Name
+    timeout_s: Seconds
+    stall_timeout_s: Seconds
+    resource_timeout_s: Seconds
+    poll_interval_s: Annotated[float, Field(gt=0, strict=True)]
+    entrypoint_num_cpus: Annotated[float | None, Field(ge=0, strict=True)]
+    entrypoint_num_gpus: Annotated[float | None, Field(ge=0, strict=True)]
+    entrypoint_resources: dict[str, Annotated[float, Field(ge=0, strict=True)]] | None
+    require_new_checkpoint: bool
+    stream_logs: bool
+    stop_on_kill: bool
+    deferrable: bool
+
+
+def _check_types(operator: RayTrainOperator) -> None:
+    values = {name: getattr(operator, name) for name in ParameterTypes.model_fields}
+    try:
+        ParameterTypes.model_validate(values, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(str(part) for part in first["loc"][:2])
+        change = "see RayTrainOperator's docstring for the type"
+        raise InvalidConfig(f"{path} is not valid: {first['msg']}", change=change) from None
+
+
 def check_parameters(operator: RayTrainOperator) -> None:
     """Find at parse time what can be found without rendering. Raises InvalidConfig."""
-    _training_kind(operator)
+    _check_types(operator)
+    _check_kind_fits(operator, _training_kind(operator))
     for name in ("train_loop", "trainer", "datasets"):
         _check_import_path(name, getattr(operator, name))
     if not has_template(operator.storage_path):
         checked_storage_path(operator.storage_path)
+        if not has_template(operator.experiment_name):
+            key = TaskInstanceKey("dag", "run", operator.task_id)
+            experiment_uri(operator.storage_path, key, experiment_name=operator.experiment_name)
     if operator.on_clear not in get_args(OnClear):
         raise InvalidConfig(f"on_clear is {operator.on_clear!r}", change="use 'auto', 'restore' or 'fresh'")
     if operator.train_version not in [v.value for v in TrainVersion]:
         raise InvalidConfig(f"train_version is {operator.train_version!r}", change="use 'v2' or 'v1'")
     _check_json("train_loop_config", operator.train_loop_config)
     _check_runtime_env(operator.runtime_env)
-    for name in ("timeout_s", "stall_timeout_s", "resource_timeout_s", "poll_interval_s"):
-        value = getattr(operator, name)
-        if value is not None and not value > 0:
-            raise InvalidConfig(f"{name} is {value!r}", change="give seconds above 0, or None")
     if not _has_template_inside(operator.restore):
         restore_policy(operator)
     if not operator.retries:
@@ -73,6 +120,20 @@ def _training_kind(operator: RayTrainOperator) -> TrainingKind:
             change="keep one of the three",
         )
     return given[0]
+
+
+def _check_kind_fits(operator: RayTrainOperator, kind: TrainingKind) -> None:
+    """A parameter that the chosen kind would ignore is an error, not silence."""
+    ignored = {
+        "scaling_config": kind is not TrainingKind.TRAIN_LOOP
+        and operator.scaling_config != ScalingConfig().model_dump(),
+        "datasets": kind is not TrainingKind.TRAIN_LOOP and operator.datasets is not None,
+        "train_loop_config": kind is TrainingKind.ENTRYPOINT and operator.train_loop_config is not None,
+    }
+    for name, is_ignored in ignored.items():
+        if is_ignored:
+            where = "the factory" if kind is TrainingKind.TRAINER else "the script, or pass it on its command line"
+            raise InvalidConfig(f"{name} has no effect with {kind.value}", change=f"set it in {where}")
 
 
 def _check_import_path(name: str, value: str | None) -> None:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from airflow_provider.operators.session import TrainingSession
 
 
+def _plain(value: Any) -> Any:
+    """Any mapping as a dict, which Airflow can template; anything else as it is, for the check to name."""
+    return dict(value) if isinstance(value, Mapping) else value
+
+
 class RayTrainOperator(BaseOperator):
     """Train with Ray Train on an existing cluster; a retry attaches to the running job or restores, never duplicates.
 
@@ -139,15 +144,15 @@ class RayTrainOperator(BaseOperator):
         self.train_loop = train_loop
         self.trainer = trainer
         self.entrypoint = entrypoint
-        self.train_loop_config = dict(train_loop_config) if train_loop_config is not None else None
+        self.train_loop_config = _plain(train_loop_config)
         self.datasets = datasets
         self.working_dir = working_dir
-        self.runtime_env = dict(runtime_env) if runtime_env is not None else None
+        self.runtime_env = _plain(runtime_env)
         self.scaling_config = ScalingConfig.parsed(scaling_config, parameter="scaling_config")
         self.failure_config = FailureConfig.parsed(failure_config, parameter="failure_config")
         self.checkpoint_config = CheckpointConfig.parsed(checkpoint_config, parameter="checkpoint_config")
         self.storage_config = StorageConfig.parsed(storage_config, parameter="storage_config")
-        self.restore = restore if isinstance(restore, str) else dict(restore)
+        self.restore = _plain(restore)
         self.on_corrupt = on_corrupt
         self.on_clear = on_clear
         self.progress_metric = progress_metric
@@ -160,7 +165,7 @@ class RayTrainOperator(BaseOperator):
         self.stop_on_kill = stop_on_kill
         self.entrypoint_num_cpus = entrypoint_num_cpus
         self.entrypoint_num_gpus = entrypoint_num_gpus
-        self.entrypoint_resources = dict(entrypoint_resources) if entrypoint_resources is not None else None
+        self.entrypoint_resources = _plain(entrypoint_resources)
         self.train_version = train_version
         self.python = python
         self.deferrable = deferrable

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -18,10 +16,9 @@ from airflow_provider.core.kill import decide_kill
 from airflow_provider.core.records import AttemptRef, OutcomeState
 from airflow_provider.core.waiting import WaitEnd, WaitLimits, WaitOver
 from airflow_provider.hooks.experiment import open_experiment
-from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import stop_attempt
-from airflow_provider.links.ray_train import EXPERIMENT_URL_KEY, JOB_URL_KEY, experiment_url, job_url
+from airflow_provider.operators.blocking import wait_in_worker
 from airflow_provider.operators.budgets import budget_table
 from airflow_provider.operators.collecting import (
     Ended,
@@ -35,8 +32,10 @@ from airflow_provider.operators.collecting import (
 from airflow_provider.operators.killing import READ_S, STOP_S, UNKNOWN, find_state, read_together
 from airflow_provider.operators.marker import dag_run_identity, set_marker
 from airflow_provider.operators.parameters import build_request
+from airflow_provider.operators.publication import Publication
 from airflow_provider.operators.training_try import Over, Submitted, TrainingTry
 from airflow_provider.storage.experiment_records import ExperimentRecords
+from airflow_provider.triggers.waiter import Following
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from airflow_provider.operators.ray_train import RayTrainOperator
     from airflow_provider.operators.request import TrainingRequest
 
-LINEAGE_KEY = "checkpoint_lineage"
-FAILURE_KEY = "ray_train_failure"
 MAX_JOBS_PER_TRY = 5
 """A try starts another attempt only when its job was stopped or superseded under it."""
 _END_KINDS = {
@@ -71,13 +68,23 @@ class TrainingSession:
     client: SyncJobsClient
     records: ExperimentRecords
     attempt: TrainingTry
+    publication: Publication
     is_timed_out: bool = False
     following: Submitted | None = None
     """The job this process answers for; what on_kill stops."""
 
     @classmethod
-    def open(cls, operator: RayTrainOperator, context: Context) -> TrainingSession:
+    def open(cls, operator: RayTrainOperator, context: Context) -> Self:
         """Resolve parameters and connections. Raises typed errors before anything is touched."""
+        publication = Publication(context["ti"], operator.log)
+        try:
+            return cls._open(operator, context, publication)
+        except RayTrainError as error:
+            publication.failure(error.failure)
+            raise
+
+    @classmethod
+    def _open(cls, operator: RayTrainOperator, context: Context, publication: Publication) -> Self:
         ti = context["ti"]
         key = TaskInstanceKey(ti.dag_id, ti.run_id, ti.task_id, ti.map_index if ti.map_index is not None else -1)
         request = build_request(operator, key)
@@ -103,7 +110,7 @@ class TrainingSession:
             set_marker=lambda k: set_marker(store, k=k, identity=identity),
             log=operator.log.info,
         )
-        return cls(operator, context, request, target, client, records, attempt)
+        return cls(operator, context, request, target, client, records, attempt, publication)
 
     def __enter__(self) -> Self:
         """Give the session itself."""
@@ -117,7 +124,7 @@ class TrainingSession:
         A replaced process publishes nothing.
         """
         if isinstance(error, RayTrainError) and not isinstance(error, Superseded):
-            self._push_failure(error.failure)
+            self.publication.failure(error.failure)
         self.client.close()
 
     # --- the way through a try -----------------------------------------------------------------------------------
@@ -126,6 +133,7 @@ class TrainingSession:
         """From `execute`: own, decide, act, wait."""
         self.operator.log.info(budget_table(self.request, retries=self.operator.retries))
         self.operator.log.info("experiment %s", self.request.uri)
+        self.publication.experiment(self.request)
         self.attempt.own()
         return self._go_on()
 
@@ -148,7 +156,7 @@ class TrainingSession:
                 result = self._finish(step.ref, step.submission_id)
             else:
                 self.following = step
-                self._announce(step)
+                self.publication.job(self.request, step, address=str(self.client.address))
                 if self.operator.deferrable:
                     self._defer(step)
                 result = self._after_wait_or_none(self._block(step))
@@ -172,22 +180,6 @@ class TrainingSession:
         if kind is not None:
             return self._finish(following.ref, following.submission_id, fallback=Failure(kind=kind, reason=over.reason))
         return self._finish(following.ref, following.submission_id)
-
-    def _announce(self, step: Submitted) -> None:
-        """Links and the listener's record, right after submitting: visible while the task waits."""
-        ti = self.context["ti"]
-        endpoint = self.request.storage.endpoint_url
-        ti.xcom_push(key=JOB_URL_KEY, value=job_url(str(self.client.address), step.submission_id))
-        ti.xcom_push(key=EXPERIMENT_URL_KEY, value=experiment_url(self.request.uri, endpoint_url=endpoint))
-        record = {
-            "conn_id": self.request.conn_id,
-            "aws_conn_id": self.request.aws_conn_id,
-            "experiment": self.request.uri,
-            "submission_id": step.submission_id,
-            "generation": step.ref.generation,
-            "attempt": step.ref.attempt,
-        }
-        ti.xcom_push(key=JOB_RECORD_KEY, value=record)
 
     def _limits(self) -> WaitLimits:
         return WaitLimits(poll_interval_s=self.operator.poll_interval_s)
@@ -214,36 +206,23 @@ class TrainingSession:
         )
 
     def _block(self, step: Submitted) -> WaitOver:
-        """The same waiter in a thread of its own: signals reach the main thread, which only waits."""
-        from airflow_provider.triggers.waiter import Following, JobWaiter
-
-        address, credentials = self.target
-
-        async def open_client() -> Any:
-            from airflow_provider.client.jobs_client import AsyncJobsClient
-
-            return AsyncJobsClient(address, credentials=credentials)
-
-        waiter = JobWaiter(
+        over = wait_in_worker(
             Following(step.ref, step.submission_id, step.session_name, step.deadline, self._limits()),
-            open_client=open_client,
+            conn_id=self.request.conn_id,
             records=self.records,
-            say=self.operator.log.info,
-            emit=self.operator.log.info if self.operator.stream_logs else None,
+            log=self.operator.log,
+            stream_logs=self.operator.stream_logs,
         )
-        pool = ThreadPoolExecutor(1, thread_name_prefix="ray-train-wait")
-        waiting: Future[WaitOver] = pool.submit(asyncio.run, waiter.wait())
-        try:
-            over = waiting.result()
-        except BaseException:
-            waiter.cancel()
-            raise
-        finally:
-            # A read of the bucket that hangs must not hold back a time-out.
-            pool.shutdown(wait=False)
+        self._reconnect()
         if over.end in (WaitEnd.TIMEOUT, WaitEnd.PENDING_TOO_LONG):
             self._stop(step, reason=over.reason)
         return over
+
+    def _reconnect(self) -> None:
+        """Credentials of now: those from before a wait of days may be gone."""
+        self.client.close()
+        self.target = RayHook(self.request.conn_id).target()
+        self.client = self.attempt.client = _client(self.target)
 
     def _stop(self, step: Submitted, *, reason: str) -> None:
         """Stop our job. Failing to is said, never raised: the next try stops or fences it.
@@ -271,7 +250,7 @@ class TrainingSession:
         if fallback is not None:
             # It was asked to end just now, and its driver completes the records first.
             self.attempt.wait_until_over(submission_id)
-        if not self.attempt.is_owner():
+        if not self.attempt.is_owner() or not self.attempt.is_newest(ref):
             return None
         now = datetime.now(timezone.utc)
         ended = conclude_attempt(
@@ -280,20 +259,31 @@ class TrainingSession:
         if ended is None:
             self.operator.log.info("the job is not over: deciding again")
             return None
-        late = complete_records(self.records, ref, k=self.attempt.k, now=now)
-        if late:
-            self.operator.log.info("completed the records of %d checkpoints from the manifest", late)
         if ended.outcome.state is OutcomeState.SUCCESS:
+            self._complete(ref, now)
             return self._accept(ended, now)
         if self._was_taken_away(ended):
             self.operator.log.info("the job was stopped or superseded by an older owner: deciding again")
             return None
-        self._record(ended, accepted=None, now=now)
-        self._publish_lineage()
+        self._record_failed(ended, now)
+        self.publication.lineage_of_failure(self.records)
         failure = ended.outcome.failure or Failure(kind=FailureKind.INFRASTRUCTURE, reason="the driver gave no reason")
         # A driver that obeyed our stop knows only of the stop.
         is_our_stop = fallback is not None and ended.outcome.state is OutcomeState.CANCELLED
         raise self._failed(fallback if fallback is not None and is_our_stop else failure)
+
+    def _complete(self, ref: AttemptRef, now: datetime) -> None:
+        late = complete_records(self.records, ref, k=self.attempt.k, now=now)
+        if late:
+            self.operator.log.info("completed the records of %d checkpoints from the manifest", late)
+
+    def _record_failed(self, ended: Ended, now: datetime) -> None:
+        """Complete the records of a failed attempt. A store that is away must not replace the training's failure."""
+        try:
+            self._complete(ended.ref, now)
+            self._record(ended, accepted=None, now=now)
+        except RayTrainError as error:
+            self.operator.log.warning("The attempt's records can't be completed now; the next try does it: %s", error)
 
     def _was_taken_away(self, ended: Ended) -> bool:
         """Stopped by an older owner's record, or superseded although this try is the newest owner."""
@@ -319,10 +309,10 @@ class TrainingSession:
         elif not collected.accepted:
             refused = collected.refused_because or "its result was refused"
         if refused is not None:
-            self._publish_lineage()
+            self.publication.lineage_of_failure(self.records)
             raise self._failed(Failure(kind=FailureKind.USER, reason=refused))
         self.attempt.confirm()
-        self._push_lineage(published.lineage_xcom)
+        self.publication.lineage(published.lineage_xcom)
         self.operator.log.info("%s finished: %s", ended.ref, published.summary)
         return published.result
 
@@ -338,12 +328,6 @@ class TrainingSession:
             # Another owner concluded first; its word stands, and the owner check already let only the newest through.
             self.operator.log.info("%s was collected by another process", ended.ref)
 
-    def _publish_lineage(self) -> None:
-        self._push_lineage(project_results(read_experiment(self.records)).lineage_xcom)
-
-    def _push_lineage(self, value: dict[str, Any]) -> None:
-        self.context["ti"].xcom_push(key=LINEAGE_KEY, value=value)
-
     def _failed(self, failure: Failure) -> RayJobFailed:
         """The failure as an exception."""
         following = self.following
@@ -357,20 +341,13 @@ class TrainingSession:
             submission_id=following.submission_id if following else None,
         )
 
-    def _push_failure(self, failure: Failure) -> None:
-        """The failure's sentence as an XCom, since Airflow shows a policy's reason nowhere."""
-        value = {"kind": failure.kind.value, "reason": failure.reason, "retryable": failure.is_retryable}
-        try:
-            self.context["ti"].xcom_push(key=FAILURE_KEY, value=value)
-        except Exception:  # a failure that can't be shown must still keep its kind
-            self.operator.log.exception("The failure could not be pushed to XCom")
-
     # --- kill ----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         """Inside a signal handler, 5 s: read the task's state and the owner in threads, then stop or leave."""
         step = self.following
         if step is None:
+            self._kill_before_post()
             return
         state, newer = read_together(
             [self._task_state, lambda: self.records.owner(self.attempt.k + 1)], within_s=READ_S
@@ -384,6 +361,13 @@ class TrainingSession:
         self.operator.log.info(verdict.reason)
         if verdict.is_stop:
             read_together([lambda: self._stop(step, reason=verdict.reason)], within_s=STOP_S)
+
+    def _kill_before_post(self) -> None:
+        """No job yet: a person's wish only has to keep the POST from being sent; the main thread goes on until SIGKILL."""
+        (state,) = read_together([self._task_state], within_s=READ_S)
+        if self.is_timed_out or state not in (UNKNOWN, None, "running"):
+            self.attempt.forbidden = f"the task is {state}" if state is not UNKNOWN else "execution_timeout"
+            self.operator.log.info("no job will be submitted: %s", self.attempt.forbidden)
 
     def _task_state(self) -> str | None:
         ti = self.context["ti"]

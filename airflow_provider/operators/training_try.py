@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider.client.values import JobRequest
@@ -28,28 +28,27 @@ from airflow_provider.core.decision import (
     Restore,
     Start,
     StopThenRestore,
-    TryFacts,
     decide_submission,
 )
 from airflow_provider.core.errors import (
     ClusterUnreachable,
-    ForeignExperiment,
+    NotARayDashboard,
     RayJobFailed,
     RayTrainError,
     Superseded,
 )
 from airflow_provider.core.identity import submission_id
 from airflow_provider.core.job import JobSpec
-from airflow_provider.core.records import AttemptRef, ClaimRecord, OwnerRecord
+from airflow_provider.core.records import AttemptRef, ClaimRecord
 from airflow_provider.hooks.job_package import code_digest, code_package, runtime_env, runtime_package
 from airflow_provider.hooks.stop import stop_attempt
+from airflow_provider.operators.ownership import Ownership
 from airflow_provider.storage.restore_scan import scan_restore_point
 
 if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import SyncJobsClient
     from airflow_provider.client.values import Package
-    from airflow_provider.operators.request import TrainingRequest
-    from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords
+    from airflow_provider.storage.experiment_records import AttemptRecords
 
 MAX_ROUNDS = 6
 """Decisions within one try before it gives up: each further one needs another process acting in between."""
@@ -81,113 +80,18 @@ class _OwnedAgain(Exception):
     """Another owner appeared before the POST and this try owned again: decide anew."""
 
 
-@dataclass
-class TrainingTry:
-    """The steps of one try. `set_marker` stores a value in the task's state store and says whether Airflow took it."""
+@dataclass(kw_only=True)
+class TrainingTry(Ownership):
+    """The steps of one try, from owning the experiment to a job."""
 
-    request: TrainingRequest
-    facts: TryFacts
-    records: ExperimentRecords
     client: SyncJobsClient
-    set_marker: Callable[[int], bool]
-    log: Callable[[str], None]
-    k: int = 0
-    """Owner number of this try; 0 before `own`."""
-    now: Callable[[], datetime] = field(default=lambda: datetime.now(timezone.utc))
     sleep: Callable[[float], None] = time.sleep
+    forbidden: str | None = None
+    """Why nothing may be submitted any more; set by on_kill while there is no job yet."""
     _packed: tuple[Package | None] | None = None
     _newest: AttemptRecords | None = None
-    _known: dict[int, OwnerRecord] = field(default_factory=dict)
-    """Owner records that need not be read again: its own, and those it found before it owned. What an older owner does
-    after that is no business of this try's."""
-
-    def own(self) -> None:
-        """Become the newest owner, then set the marker: a refusal means that Airflow has replaced this process.
-
-        Raises Superseded, or ForeignExperiment when the path belongs to another task instance.
-        """
-        newest = self.records.newest_owner()
-        while True:
-            k = 1
-            if newest is not None:
-                k = newest[0] + 1
-                self._known[newest[0]] = newest[1]
-                self._check_experiment(newest[1])
-                self._check_final(newest[1])
-            record = self._owner_record(k)
-            if self.records.try_create_owner(record):
-                break
-            newest = self.records.newest_owner()
-        self.k = record.k
-        self._known[record.k] = record
-        self.facts = replace(self.facts, own_ks=self.facts.own_ks | {record.k})
-        self.confirm()
-
-    def confirm(self) -> None:
-        """Set the marker again. Raises Superseded when Airflow has replaced this process."""
-        if not self.set_marker(self.k):
-            raise Superseded("Airflow has replaced this process", known=f"its state store refused owner {self.k}")
-
-    def _check_experiment(self, owner: OwnerRecord) -> None:
-        key = self.request.key
-        if (owner.dag_id, owner.run_id, owner.task_id, owner.map_index) != (
-            key.dag_id,
-            key.run_id,
-            key.task_id,
-            key.map_index,
-        ):
-            raise ForeignExperiment(
-                f"The experiment {self.request.uri} belongs to another task instance",
-                known=f"owner {owner.k} is {owner.dag_id}.{owner.task_id} of {owner.run_id}, this is {key}",
-                change="leave experiment_name out, or put {{ run_id }} into it; nothing was touched",
-            )
-
-    def _check_final(self, owner: OwnerRecord) -> None:
-        """A final stop ends the try it was aimed at, not the one that a later clear or re-created run starts."""
-        aimed = (owner.dag_run_identity, owner.max_tries, owner.clear_number)
-        mine = (self.facts.dag_run_identity, self.facts.max_tries, self.facts.clear_number)
-        if owner.final and aimed == mine and owner.try_number >= self.facts.try_number:
-            raise Superseded("The task was marked by hand and its training stopped for good", known=f"owner {owner.k}")
-
-    def _owner_record(self, k: int) -> OwnerRecord:
-        key = self.request.key
-        return OwnerRecord(
-            k=k,
-            dag_id=key.dag_id,
-            run_id=key.run_id,
-            task_id=key.task_id,
-            map_index=key.map_index,
-            dag_run_identity=self.facts.dag_run_identity,
-            try_number=self.facts.try_number,
-            max_tries=self.facts.max_tries,
-            clear_number=self.facts.clear_number,
-            created_at=self.now(),
-        )
-
-    def is_owner(self) -> bool:
-        """Whether this try is still the newest owner; owns again where the newer owner's try is not newer.
-
-        Returns False after owning again: facts read before are stale. Raises Superseded for a newer try. One store
-        call: numbers have no gaps, so a newer owner shows as number k + 1.
-        """
-        if self.records.owner(self.k + 1) is None:
-            return True
-        newest = self.records.newest_owner()
-        if newest is None:
-            raise Superseded("The experiment's owner records are gone", known=f"owner {self.k} existed before")
-        owner = newest[1]
-        if owner.final:
-            raise Superseded("The training was stopped for good", known=f"owner {owner.k} is final")
-        self.confirm()
-        is_same_run = owner.dag_run_identity == self.facts.dag_run_identity
-        if is_same_run and owner.try_number > self.facts.try_number:
-            raise Superseded(
-                "A newer try owns the experiment",
-                known=f"owner {owner.k} is try {owner.try_number}, this is try {self.facts.try_number}",
-            )
-        self.log(f"owner {owner.k} came after {self.k} but is not a newer try: owning again")
-        self.own()
-        return False
+    _refused: RayTrainError | None = None
+    """What the dashboard refused in the last look at a job; raised where the decision needs an answer."""
 
     def step(self) -> Submitted | Over:
         """Decide and act until there is a job to wait for or a result to collect. Raises typed errors."""
@@ -195,7 +99,7 @@ class TrainingTry:
             newest = self.read_newest()
             decision = self.decide(newest)
             if isinstance(decision, Refuse):
-                raise RayJobFailed(decision.failure.reason, failure=decision.failure)
+                raise self._refused or RayJobFailed(decision.failure.reason, failure=decision.failure)
             self.log(decision.reason)
             result = self._act(decision, newest)
             if result is not None:
@@ -212,7 +116,13 @@ class TrainingTry:
             on_clear=self.request.on_clear,
             spec_digest=self.request.spec_digest,
             code_digest=code_digest(self._code()),
+            now=self.now(),
         )
+
+    def is_newest(self, ref: AttemptRef) -> bool:
+        """Whether no other attempt was claimed after this one; if one was, all must be decided again."""
+        newest = self.records.newest_claim()
+        return newest is not None and newest.ref == ref
 
     def read_newest(self) -> AttemptFacts | None:
         """All facts about the newest claim, or None. "Could not read" raises, it is never "nothing there"."""
@@ -235,13 +145,20 @@ class TrainingTry:
         )
 
     def sight(self, job_id: str) -> JobSight:
-        """What the cluster says about a job; only "no usable answer" counts as silent, a refused token raises."""
+        """What the cluster says about a job. Anything but an answer is silence: a training may run behind it.
+
+        A refusal (token, certificate, address) is kept: without a sign of life from the driver it is what a person must see.
+        """
+        self._refused = None
         try:
             job = self.client.get_job(job_id)
             if job is not None:
                 return JobSeen(job.status)
             return JobUnknown(self.client.version().session_name)
-        except ClusterUnreachable as error:
+        except (ClusterUnreachable, NotARayDashboard) as error:
+            return ClusterSilent(error.what)
+        except RayTrainError as error:
+            self._refused = error
             return ClusterSilent(error.what)
 
     def _act(self, decision: Decision, newest: AttemptFacts | None) -> Submitted | Over | None:
@@ -264,12 +181,6 @@ class TrainingTry:
             case Start() | Restore():
                 return self._claim_and_submit(decision.ref, reason=decision.reason)
         raise AssertionError(decision)
-
-    def acted_on(self, ref: AttemptRef, job_id: str) -> None:
-        """Write the attempt into the own owner record: later tries compare themselves with who acted last."""
-        record = self._owner_record(self.k).model_copy(update={"acted_on": ref, "submission_id": job_id})
-        self.records.update_owner(record)
-        self._known[self.k] = record
 
     def _submitted(self, decision: Attach, claim: ClaimRecord | None) -> Submitted:
         return Submitted(
@@ -371,7 +282,9 @@ class TrainingTry:
         return Submitted(claim.ref, claim.submission_id, claim.session_name, claim.deadline, reason)
 
     def _check_before_post(self) -> None:
-        """Between claim and every POST: a newer owner means no POST."""
+        """Between claim and every POST: a newer owner means no POST, and so does a person who ended the task meanwhile."""
+        if self.forbidden is not None:
+            raise Superseded("Nothing is submitted any more", known=self.forbidden)
         if not self.is_owner():
             raise _OwnedAgain
 

@@ -88,7 +88,8 @@ def read_manifest(
     is_known = known is not None and known.ref == ref
     stored, key = (known.manifest if known and is_known else records.manifest(ref)), layout.manifest(*ref.rank)
     if stored is None:
-        restored = known.restored if known and is_known else records.restored(ref)
+        # The caller may have read the folder without this record: it needs it only here.
+        restored = (known.restored if known and is_known else None) or records.restored(ref)
         if restored is not None and not restored.fenced:
             stored, key = records.published_manifest(ref.generation), layout.published_manifest(ref.generation)
     return parse_manifest(stored.body, key=key) if stored is not None else None

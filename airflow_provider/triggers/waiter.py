@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
-from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable, NotARayDashboard, RayTrainError
+from airflow_provider.core.errors import ClusterUnreachable, NotARayDashboard, RayTrainError
 from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.redaction import redact
 from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll
 
 if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import AsyncJobsClient
     from airflow_provider.storage.experiment_records import ExperimentRecords
 
-MAX_AUTH_FAILURES = 3
-"""Refused polls in a row before the wait ends: a rotated token is read anew each time."""
-LOG_END_WAIT_S = 15.0
+LOG_END_WAIT_S = 30.0
 """How long the log's last lines may take after the job has ended."""
 
 
@@ -62,7 +61,8 @@ class JobWaiter:
         self._emit = emit
         self._is_over = False
         self._is_cancelled = False
-        self._clients: list[AsyncJobsClient] = []
+        self._client: AsyncJobsClient | None = None
+        self._tail: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -74,46 +74,42 @@ class JobWaiter:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def wait(self) -> WaitOver:
-        """Wait for the end. Raises typed errors only for what waiting can't cure (a refused token)."""
+        """Wait for the end."""
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self._is_cancelled:
             raise asyncio.CancelledError
-        tail: asyncio.Task[None] | None = None
         try:
-            client = await self._connect()
-            tail = asyncio.create_task(self._stream(client)) if self._emit else None
-            over = await self._poll(client)
+            over = await self._poll()
             self._is_over = True
-            if tail is not None:
-                await self._finish_log(tail)
+            if self._tail is not None:
+                await self._finish_log(self._tail)
             return over
         finally:
             # A wait that was cancelled or failed leaves at once: the job, and so its log, goes on.
-            if tail is not None:
-                tail.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await tail
-            for opened in self._clients:
-                await opened.close()
+            await self._disconnect()
 
     async def _connect(self) -> AsyncJobsClient:
-        client = await self._open_client()
-        self._clients.append(client)
-        return client
+        """A client with the connection as it is now, and the log's tail on it from where it was."""
+        await self._disconnect()
+        self._client = await self._open_client()
+        if self._emit is not None:
+            self._tail = asyncio.create_task(self._stream(self._client))
+        return self._client
 
-    async def _poll(self, client: AsyncJobsClient) -> WaitOver:
+    async def _disconnect(self) -> None:
+        if self._tail is not None:
+            self._tail.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._tail
+        if self._client is not None:
+            await self._client.close()
+        self._tail = self._client = None
+
+    async def _poll(self) -> WaitOver:
         following, limits = self.following, self.following.limits
-        state, auth_failures = WaitState(since=_now()), 0
+        state = WaitState(since=_now())
         while True:
-            try:
-                sight = await self._sight(client)
-                auth_failures = 0
-            except ClusterAuthFailed:
-                auth_failures += 1
-                if auth_failures >= MAX_AUTH_FAILURES:
-                    raise
-                sight = ClusterSilent("the token was refused")
-                client = await self._connect()
+            sight = await self._sight()
             alive_age_s, is_outcome_there = await self._signs() if not isinstance(sight, JobSeen) else (None, False)
             judgement = judge_poll(
                 state,
@@ -132,14 +128,21 @@ class JobWaiter:
             state = judgement.state
             await asyncio.sleep(limits.poll_interval_s)
 
-    async def _sight(self, client: AsyncJobsClient) -> JobSight:
+    async def _sight(self) -> JobSight:
+        """What the cluster says about the job. Anything but an answer is silence: the training goes on behind it.
+
+        A refusal (rotated token, renewed certificate) is silence too; the connection is read anew for the next poll.
+        """
         try:
+            client = self._client or await self._connect()
             job = await client.get_job(self.following.submission_id)
             if job is not None:
                 return JobSeen(job.status)
             return JobUnknown((await client.version()).session_name)
         except (ClusterUnreachable, NotARayDashboard) as error:
-            # A gateway that restarts answers with pages; both are silence about the job.
+            return ClusterSilent(error.what)
+        except RayTrainError as error:
+            await self._disconnect()
             return ClusterSilent(error.what)
 
     async def _signs(self) -> tuple[float | None, bool]:
@@ -161,22 +164,23 @@ class JobWaiter:
         async def is_over() -> bool:
             return self._is_over
 
-        async for chunk in client.tail(self.following.submission_id, position=self.log_position, is_over=is_over):
-            for line in chunk.lines:
-                emit(line)
-            if chunk.note:
-                self._say(chunk.note)
-            self.log_position = chunk.position
+        try:
+            async for chunk in client.tail(self.following.submission_id, position=self.log_position, is_over=is_over):
+                for line in chunk.lines:
+                    emit(line)
+                if chunk.note:
+                    self._say(chunk.note)
+                self.log_position = chunk.position
+        except Exception as error:  # noqa: BLE001 - a broken log never decides how the training ended
+            why = error.what if isinstance(error, RayTrainError) else f"{type(error).__name__}: {error}"
+            self._say(f"the job's log can't be read: {why}")
 
     async def _finish_log(self, tail: asyncio.Task[None]) -> None:
-        """Give the last lines time to arrive; a broken log never decides how the training ended."""
+        """Give the last lines time to arrive."""
         try:
             await asyncio.wait_for(tail, LOG_END_WAIT_S)
         except asyncio.TimeoutError:
             self._say("the job's log did not end in time; its last lines may be missing here")
-        except Exception as error:  # noqa: BLE001 - see above
-            why = error.what if isinstance(error, RayTrainError) else f"{type(error).__name__}: {error}"
-            self._say(f"the job's log can't be read: {why}")
 
 
 def _sentence(judgement: GoOn, sight: JobSight) -> str:
@@ -191,4 +195,4 @@ def _now() -> datetime:
 def error_event(error: BaseException) -> dict[str, str]:
     """An exception as an event: Airflow would turn one raised in a trigger into an error without a kind."""
     kind = error.kind.value if isinstance(error, RayTrainError) else "infrastructure"
-    return {"end": WaitEnd.ERROR.value, "kind": kind, "reason": f"{type(error).__name__}: {error}"[:2000]}
+    return {"end": WaitEnd.ERROR.value, "kind": kind, "reason": redact(f"{type(error).__name__}: {error}")[:2000]}

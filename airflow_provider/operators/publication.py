@@ -1,0 +1,69 @@
+"""What a try tells Airflow: links and the listener's record at its start, lineage, result and failure at its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.core.errors import RayTrainError
+from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
+from airflow_provider.links.ray_train import EXPERIMENT_URL_KEY, JOB_URL_KEY, experiment_url, job_url
+from airflow_provider.operators.collecting import project_results, read_experiment
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+    from airflow_provider.core.failure import Failure
+    from airflow_provider.operators.request import TrainingRequest
+    from airflow_provider.operators.training_try import Submitted
+    from airflow_provider.storage.experiment_records import ExperimentRecords
+
+LINEAGE_KEY = "checkpoint_lineage"
+FAILURE_KEY = "ray_train_failure"
+
+
+class Publication:
+    """Pushes XComs of one task instance. No value holds a secret: connection ids only."""
+
+    def __init__(self, ti: RuntimeTaskInstanceProtocol, log: Any) -> None:
+        self._ti, self._log = ti, log
+
+    def experiment(self, request: TrainingRequest) -> None:
+        """Before anything is owned: from here on the listener can stop what this try is about to start."""
+        self._ti.xcom_push(key=JOB_RECORD_KEY, value=_record(request))
+        url = experiment_url(request.uri, endpoint_url=request.storage.endpoint_url)
+        self._ti.xcom_push(key=EXPERIMENT_URL_KEY, value=url)
+
+    def job(self, request: TrainingRequest, step: Submitted, *, address: str) -> None:
+        """Right after submitting or attaching: the link is visible while the task waits."""
+        self._ti.xcom_push(key=JOB_URL_KEY, value=job_url(address, step.submission_id))
+        value = _record(request) | {
+            "submission_id": step.submission_id,
+            "generation": step.ref.generation,
+            "attempt": step.ref.attempt,
+        }
+        self._ti.xcom_push(key=JOB_RECORD_KEY, value=value)
+
+    def lineage(self, value: dict[str, Any]) -> None:
+        """The lineage of the experiment, bounded."""
+        self._ti.xcom_push(key=LINEAGE_KEY, value=value)
+
+    def lineage_of_failure(self, records: ExperimentRecords) -> None:
+        """The lineage beside a failure: what can't be read or pushed must not replace the failure."""
+        try:
+            self.lineage(project_results(read_experiment(records)).lineage_xcom)
+        except RayTrainError as error:
+            self._log.warning("The lineage can't be read now: %s", error)
+        except Exception:  # noqa: BLE001 - process edge: XCom may be refused, and the failure must keep its kind
+            self._log.exception("The lineage could not be pushed to XCom")
+
+    def failure(self, failure: Failure) -> None:
+        """The failure's kind and sentence, since Airflow shows a retry policy's reason nowhere."""
+        value = {"kind": failure.kind.value, "reason": failure.reason, "retryable": failure.is_retryable}
+        try:
+            self._ti.xcom_push(key=FAILURE_KEY, value=value)
+        except Exception:  # noqa: BLE001 - process edge: a failure that can't be shown must still keep its kind
+            self._log.exception("The failure could not be pushed to XCom")
+
+
+def _record(request: TrainingRequest) -> dict[str, Any]:
+    return {"conn_id": request.conn_id, "aws_conn_id": request.aws_conn_id, "experiment": request.uri}
