@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.stack.airflow_client import AirflowClient
@@ -171,45 +172,72 @@ def test_marking_a_deferred_task_failed_stops_its_job(start: Start) -> None:
     assert run.lineage().tries[-1].final
 
 
+BAD_REQUESTS = {
+    # task id: (failure kind, words a person must find in the log, whether a job was submitted)
+    "no_module": ("config", "no_such_module", True),
+    "no_function": ("config", "no_such_function", True),
+    "no_bucket": ("config", "no-such-bucket", False),
+    "bad_token": ("auth", "403", False),
+    "not_ray": ("config", "Ray", False),
+    "no_permission": ("permission", "s3:", False),
+    "rendered_wrong": ("config", "num_workers", False),
+    "no_code": ("config", "no_such_folder", False),
+    "no_connection": ("config", "no_such_connection", False),
+}
+
+
 def test_bad_requests_fail_at_once_typed_and_without_a_job(stack: Stack, airflow: AirflowClient) -> None:
     """Found before GPUs are taken where it can be; never retried; nothing left behind."""
     run_id = airflow.run_dag("bad_requests")
-    expected = {
-        "no_module": ("config", "no_such_module"),
-        "no_function": ("config", "no_such_function"),
-        "no_bucket": (None, "no-such-bucket"),
-        "bad_token": (None, "403"),
-        "not_ray": (None, "Ray"),
-        "no_permission": (None, "s3:"),
-        "rendered_wrong": (None, "num_workers"),
-        "no_code": (None, "no_such_folder"),
-    }
-    for task_id, (kind, words) in expected.items():
+    for task_id, (kind, words, is_submitted) in BAD_REQUESTS.items():
         task = airflow.wait_for_task("bad_requests", run_id, task_id, timeout_s=LIMIT_S)
         log = airflow.log_text("bad_requests", run_id, task_id)
         assert (task["state"], task["try_number"]) == ("failed", 1), (task_id, log[-3000:])
         assert words in log, (task_id, log[-3000:])
-        if kind is None:
-            assert airflow.xcom("bad_requests", run_id, task_id, key="ray_train_job") is None
-        else:
-            assert airflow.xcom("bad_requests", run_id, task_id, key="ray_train_failure")["kind"] == kind
+        failure = airflow.xcom("bad_requests", run_id, task_id, key="ray_train_failure")
+        assert (failure["kind"], failure["retryable"]) == (kind, False), (task_id, failure)
+        url = airflow.xcom("bad_requests", run_id, task_id, key="ray_job_url")
+        assert (url is not None) == is_submitted, task_id
     assert not driver_processes(stack.ray)
 
 
-def test_the_connection_form_and_its_test(stack: Stack, airflow: AirflowClient) -> None:
-    from airflow_provider.hooks.ray import read_connection
+def test_a_killed_triggerer_costs_nothing_and_a_mark_without_one_leaves_no_orphan(start: Start) -> None:
+    """The job goes on; another triggerer waits for it. While none runs, the listener stops what a person ended."""
+    run = start("train_deferred", epochs=8, epoch_seconds=1)
+    wait_for_commits(run, 1)
+    triggerer = run.stack.airflow.triggerer
+    triggerer.kill()
+    marked = start("train_deferred", epochs=60, epoch_seconds=1)
+    wait_for_commits(marked, 1)
+    marked.airflow.set_task_state(*marked.key, "failed")
+    wait_until(lambda: marked.lineage().tries[-1].final, timeout_s=30, what="the final owner")
+    wait_until(
+        lambda: marked.lineage().attempts[0].state == "cancelled", timeout_s=60, what="the driver to obey, no triggerer"
+    )
+    triggerer.start()
+    assert wait_for_end(run)["state"] == "success"
+    assert run.task()["try_number"] == 1
+    assert len(jobs_of(run)) == 1
+    assert run.xcom()["new_checkpoints"] == 8
 
+
+def test_the_connection_form_and_its_test(stack: Stack, airflow: AirflowClient) -> None:
     meta = {m["connection_type"]: m for m in airflow_ui(airflow, "/ui/connections/hook_meta")}
     assert set(meta["ray"]["extra_fields"]) == {"verify", "ca_file", "header_name", "headers"}
-    assert callable(read_connection)
+    body = {"connection_id": "tried", "conn_type": "ray", "host": stack.ray.address, "password": stack.ray.token}
+    good = airflow.request("POST", "/connections/test", json=body)
+    assert good["status"] is True
+    assert stack.ray.session_name() in good["message"]
+    bad = airflow.request("POST", "/connections/test", json=body | {"password": "made-up-token"})
+    assert bad["status"] is False
+    assert "403" in bad["message"]
+    assert "made-up-token" not in str(bad)
+    assert stack.ray.token not in str(good)
 
 
 def airflow_ui(airflow: AirflowClient, path: str) -> Any:
     """A route of the UI's own API."""
-    import httpx
-
-    answer = httpx.get(
-        f"{airflow.base_url}{path}", headers={"Authorization": f"Bearer {airflow.token()}"}, trust_env=False
-    )
+    headers = {"Authorization": f"Bearer {airflow.token()}"}
+    answer = httpx.get(f"{airflow.base_url}{path}", headers=headers, trust_env=False)
     answer.raise_for_status()
     return answer.json()

@@ -68,6 +68,7 @@ with dag("bad_requests"):
     RayTrainOperator(
         task_id="no_bucket", train_loop="counting:train_loop", **{**COMMON, "storage_path": "s3://no-such-bucket/e2e"}
     )
+    RayTrainOperator(task_id="no_connection", train_loop="counting:train_loop", conn_id="no_such_connection", **COMMON)
     RayTrainOperator(task_id="bad_token", train_loop="counting:train_loop", conn_id="ray_bad_token", **COMMON)
     RayTrainOperator(task_id="not_ray", train_loop="counting:train_loop", conn_id="ray_not_ray", **COMMON)
     RayTrainOperator(task_id="no_permission", train_loop="counting:train_loop", aws_conn_id="aws_bad_key", **COMMON)
