@@ -66,7 +66,7 @@ def test_each_python_value_becomes_plain_json(value: object, expected: object) -
 
 
 def test_numpy_values_become_numbers_and_lists() -> None:
-    import numpy as np
+    np = pytest.importorskip("numpy")
 
     assert to_strict(np.float32(0.5)) == 0.5
     assert type(to_strict(np.float64(0.5))) is float
