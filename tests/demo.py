@@ -67,7 +67,9 @@ def main() -> int:
     narrator.say("starting S3, Ray, Postgres and Airflow on loopback (about half a minute)", is_event=False)
     try:
         with Stack(dags=[DAGS]) as stack:
-            narrator.say(f"up: Airflow {stack.airflow.url}, Ray {stack.ray.address}", is_event=False)
+            airflow = stack.airflow
+            login = f"user {airflow.username} password {airflow.password}"
+            narrator.say(f"up: watch it at {airflow.url}/dags/{DAG_ID} ({login})", is_event=False)
             _demonstrate(stack, narrator)
             if options.keep:
                 sys.stdout.write(f"\n{describe(stack, [DAGS], seconds=time.monotonic() - narrator.began)}\n")
@@ -95,7 +97,9 @@ def _demonstrate(stack: Stack, narrator: Narrator) -> None:
         follow(unharmed, narrator, is_harmed=False)
         checks = judge(harmed, unharmed, latest_at_kill=latest_at_kill)
         report(harmed, narrator, checks)
-        if not all(checks.values()):
+        if all(checks.values()):
+            sys.stdout.write("\nKilled twice, nothing committed was lost, and the weights are the same to the bit.\n\n")
+        else:
             raise DemoFailed(", ".join(name for name, is_true in checks.items() if not is_true))
 
 
@@ -106,7 +110,7 @@ def follow(run: TrainingRun, narrator: Narrator, *, is_harmed: bool) -> str | No
     while time.monotonic() < deadline:
         task = run.task()
         state = f"Airflow: try {task['try_number']} is {task['state']}"
-        if state != seen_state:
+        if state != seen_state and task["state"] is not None:
             narrator.say(state, is_event=is_harmed and task["state"] in SHOWN_STATES)
             seen_state = state
         if task["state"] == "success":
@@ -127,7 +131,7 @@ def follow(run: TrainingRun, narrator: Narrator, *, is_harmed: bool) -> str | No
         elif is_harmed and kills == 1 and len(seen_epochs) >= KILL_DRIVER_AFTER:
             pids = kill(driver_processes(run.stack.ray))
             if pids:
-                narrator.say(f"KILLED the driver (SIGKILL {pids}): Airflow will retry and restore")
+                narrator.say(f"KILLED the driver (SIGKILL {', '.join(map(str, pids))}): Airflow will retry and restore")
                 kills, latest_at_kill = 2, _latest(run)
         time.sleep(1.0)
     raise DemoFailed(f"not finished within {LIMIT_S:.0f} s")
@@ -198,6 +202,7 @@ def report(run: TrainingRun, narrator: Narrator, checks: dict[str, bool]) -> Non
                 f"{LEFT_MARGIN}epoch {metrics.get('epoch')}  {point.name.rsplit('/', 1)[-1]}  {point.state:<9}  "
                 f"accuracy {metrics.get('accuracy', 0):.3f}  parent {parent}\n"
             )
+    out.write("\n  pruned: deleted by num_to_keep after newer ones were committed; its record stays\n")
     result = run.xcom()
     out.write(f"\nAccuracy on held-out digits: {result['latest_checkpoint']['metrics']['accuracy']:.3f}\n\n")
     for name, is_true in checks.items():

@@ -50,7 +50,7 @@ def classify_errors(chains: Sequence[ErrorChain], *, detail: str = "") -> Failur
     best = min(findings, key=lambda f: (f.rule.precedence, -1 if f.chain.rank is None else f.chain.rank))
     return Failure(
         kind=best.rule.kind,
-        reason=_reason(best, findings),
+        reason=_reason(best, findings) + (_where(detail) if best.rule.kind is FailureKind.USER else ""),
         exception_type=best.chain.errors[-1].name if not best.chain.errors[-1].is_context else best.seen.name,
         detail=_cut(detail),
     )
@@ -86,6 +86,17 @@ def _reason(best: _Finding, findings: Sequence[_Finding]) -> str:
         where = f"rank {best.chain.rank}" if len(same) == 1 else f"{len(same)} ranks, first rank {best.chain.rank}"
         text = f"{text} on {where} (of {len(findings)} that failed)"
     return f"{text}: {best.rule.advice}" if best.rule.advice else text
+
+
+def _where(traceback_text: str) -> str:
+    """` (training/loop.py:28 in train_loop)`: the author's own frame nearest to the error, or nothing."""
+    frames = [m for m in _FRAME.finditer(clean(traceback_text)) if not _LIBRARY.search(m["path"])]
+    if not frames:
+        return ""
+    last = frames[-1]
+    # Ray unpacks a package under a long name of its own; the author knows what follows it.
+    path = re.sub(r"^.*?/_ray_pkg_[0-9a-f]+/", "", last["path"])
+    return f" ({path}:{last['line']} in {last['function']})"
 
 
 def _say(seen: SeenError) -> str:
@@ -124,6 +135,8 @@ _ERROR_TYPES: dict[str, tuple[FailureKind, str]] = {
     "JOB_SUPERVISOR_ACTOR_DIED": (FailureKind.INFRASTRUCTURE, "the job's supervisor died with its node or process"),
     "JOB_ENTRYPOINT_COMMAND_START_ERROR": (FailureKind.CONFIG, "the entrypoint can't be started"),
 }
+_FRAME = re.compile(r'^\s*File "(?P<path>[^"\n]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE)
+_LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python\d|airflow_provider/runtime/|^<")
 _DRIVER_SAYS = re.compile(r"^\[ray-train\] failed: (?P<reason>.*) \[(?P<kind>[a-z_]+)\]$", re.MULTILINE)
 _KINDS = frozenset(kind.value for kind in FailureKind)
 # What fails while a runtime environment is built and has nothing to do with what was asked for.

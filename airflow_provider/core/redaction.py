@@ -8,10 +8,12 @@ MASK = "***"
 _SECRETS = (
     # A signed URL's query, whatever its parameters are called.
     (re.compile(r"(\w://[^\s\"'>?]*)\?[^\s\"'>]*"), rf"\1?{MASK}"),
-    (re.compile(r"//[^/\s@]+@"), f"//{MASK}@"),
+    (re.compile(r"//[^\s'\"]*@"), f"//{MASK}@"),
+    (re.compile(r"(/[^\s\"'?]*)\?(?=[^\s\"']*=)[^\s\"'>]*"), rf"\1?{MASK}"),
+    (re.compile(r"(?i)\b(basic\s+)[\w+/=]{8,}"), rf"\1{MASK}"),
     (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), rf"\1{MASK}"),
-    (re.compile(r"(?i)\b(authorization['\"]?\s*[:=]\s*['\"]?(?:basic|bearer|token)?\s*)[\w.~+/=-]{6,}"), rf"\1{MASK}"),
-    (re.compile(r"(?i)\b(x-api-key|api-key)(\s*[:=]?\s*)[\w.~+/=-]{6,}"), rf"\1\2{MASK}"),
+    (re.compile(r"(?i)\b(authorization['\"]*\s*[:=]\s*['\"]?(?:\w+\s+)?)[^'\"\n]{6,}"), rf"\1{MASK}"),
+    (re.compile(r"(?i)\b(x-api-key|api-key)(['\"]*\s*[:=]?\s*['\"]?)[\w.~+/=-]{6,}"), rf"\1\2{MASK}"),
     (re.compile(r"(?i)\b(x-amz-[a-z-]+|signature|awsaccesskeyid)(['\"]?\s*[=:]\s*['\"]?)[^&\s'\"]+"), rf"\1\2{MASK}"),
     (
         re.compile(

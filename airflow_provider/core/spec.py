@@ -14,6 +14,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
@@ -30,8 +31,13 @@ C = TypeVar("C", bound="Config")
 
 
 def has_template(value: object) -> bool:
-    """Whether a value is a string that Airflow still has to render."""
-    return isinstance(value, str) and _TEMPLATE.search(value) is not None
+    """Whether Airflow still has to render a value: a Jinja expression, or a reference to another task's output.
+
+    A reference (XComArg) is known by its `iter_references`, since core knows no Airflow.
+    """
+    if isinstance(value, str):
+        return _TEMPLATE.search(value) is not None
+    return callable(getattr(value, "iter_references", None))
 
 
 def _template_or(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
@@ -49,6 +55,16 @@ class Config(BaseModel):
     """Base of the configuration models: frozen, unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _say_it_our_way(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        """Pydantic's error as ours, with the known fields, also for `ScalingConfig(...)` written in a DAG file."""
+        try:
+            return handler(data)
+        except ValidationError as error:
+            parameter = str((info.context or {}).get("parameter") or cls.__name__)
+            raise invalid(error, parameter=parameter, fields=tuple(cls.model_fields)) from None
 
     @classmethod
     def parsed(cls, value: Self | Mapping[str, Any] | None, *, parameter: str) -> dict[str, Any]:
@@ -73,8 +89,8 @@ class Config(BaseModel):
                 change=f"pass {parameter}={cls.__name__}(...)",
             )
         try:
-            return cls.model_validate(dict(data), context={"rendered": is_rendered})
-        except ValidationError as error:
+            return cls.model_validate(dict(data), context={"rendered": is_rendered, "parameter": parameter})
+        except ValidationError as error:  # what the subclasses' own checks say comes outside the wrapper above
             raise invalid(error, parameter=parameter, fields=tuple(cls.model_fields)) from None
 
 

@@ -25,10 +25,15 @@ def job_url(address: str, submission_id: str) -> str:
 
 
 def experiment_url(uri: str, *, endpoint_url: str | None = None) -> str:
-    """The bucket's page in AWS's console; the plain URI for any other store, which has no page we know."""
-    if not uri.startswith("s3://") or endpoint_url:
+    """The bucket's page in AWS's console; with an endpoint of one's own, the folder's address there.
+
+    A local path stays as it is. Airflow's UI shows only http(s) links, so `s3://` would stay hidden.
+    """
+    if not uri.startswith("s3://"):
         return uri
     bucket, _, prefix = uri[5:].partition("/")
+    if endpoint_url:
+        return f"{endpoint_url.rstrip('/')}/{quote(bucket)}/{quote(prefix)}/"
     return f"https://s3.console.aws.amazon.com/s3/buckets/{quote(bucket)}?prefix={quote(prefix)}/"
 
 

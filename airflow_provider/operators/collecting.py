@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.core import layout
 from airflow_provider.core.classify import classify_job
 from airflow_provider.core.decision import stopped_outside
-from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable, NotARayDashboard
+from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.lineage import (
@@ -87,7 +87,7 @@ def conclude_attempt(
 def _job(client: SyncJobsClient, submission_id: str, *, is_needed: bool) -> JobInfo | None:
     try:
         return client.get_job(submission_id)
-    except (ClusterUnreachable, ClusterAuthFailed, NotARayDashboard):
+    except RayTrainError:
         # What the driver wrote counts, whatever has become of the dashboard.
         if is_needed:
             raise

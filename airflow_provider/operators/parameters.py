@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from airflow_provider.core.decision import OnClear
 from airflow_provider.core.errors import InvalidConfig
@@ -16,7 +16,6 @@ from airflow_provider.core.job import Timings, TrainingKind, TrainingSpec, Train
 from airflow_provider.core.records import RestorePolicy
 from airflow_provider.core.spec import (
     CheckpointConfig,
-    Config,
     FailureConfig,
     ScalingConfig,
     StorageConfig,
@@ -32,11 +31,14 @@ _IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
 _RESERVED_RUNTIME_ENV = frozenset({"working_dir", "py_modules"})
 
 
-Seconds = Annotated[float | None, Field(gt=0, strict=True)]
+_LONGEST_S = 10 * 365 * 86_400.0
+"""Ten years: beyond it dates overflow, and infinity is what None says."""
+Seconds = Annotated[float, Field(gt=0, le=_LONGEST_S, strict=True)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class ParameterTypes(Config):
+class ParameterTypes(BaseModel):
     """Types and bounds of the operator's plain parameters; texts may hold templates."""
 
     storage_path: Name
@@ -54,13 +56,13 @@ class ParameterTypes(Config):
     restore: Name | dict[str, Any]
     on_corrupt: Name
     python: Name
-    timeout_s: Seconds
-    stall_timeout_s: Seconds
-    resource_timeout_s: Seconds
-    poll_interval_s: Annotated[float, Field(gt=0, strict=True)]
-    entrypoint_num_cpus: Annotated[float | None, Field(ge=0, strict=True)]
-    entrypoint_num_gpus: Annotated[float | None, Field(ge=0, strict=True)]
-    entrypoint_resources: dict[str, Annotated[float, Field(ge=0, strict=True)]] | None
+    timeout_s: Seconds | None
+    stall_timeout_s: Seconds | None
+    resource_timeout_s: Seconds | None
+    poll_interval_s: Seconds
+    entrypoint_num_cpus: Amount | None
+    entrypoint_num_gpus: Amount | None
+    entrypoint_resources: dict[str, Amount] | None
     require_new_checkpoint: bool
     stream_logs: bool
     stop_on_kill: bool
@@ -72,10 +74,20 @@ def _check_types(operator: RayTrainOperator) -> None:
     try:
         ParameterTypes.model_validate(values, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"][:2])
+        # A reference to another task's output has its type only when it is rendered.
+        wrong = [e for e in error.errors(include_url=False, include_input=False) if not _is_reference(values, e["loc"])]
+        if not wrong:
+            return
+        first = wrong[0]
+        # The names of a union's arms say nothing to a reader.
+        path = ".".join(str(p) for p in first["loc"][:2] if not str(p).startswith(("constrained-", "dict[")))
         change = "see RayTrainOperator's docstring for the type"
         raise InvalidConfig(f"{path} is not valid: {first['msg']}", change=change) from None
+
+
+def _is_reference(values: dict[str, Any], loc: tuple[int | str, ...]) -> bool:
+    value = values.get(str(loc[0]))
+    return not isinstance(value, str) and has_template(value)
 
 
 def check_parameters(operator: RayTrainOperator) -> None:
@@ -86,9 +98,9 @@ def check_parameters(operator: RayTrainOperator) -> None:
         _check_import_path(name, getattr(operator, name))
     if not has_template(operator.storage_path):
         checked_storage_path(operator.storage_path)
-        if not has_template(operator.experiment_name):
-            key = TaskInstanceKey("dag", "run", operator.task_id)
-            experiment_uri(operator.storage_path, key, experiment_name=operator.experiment_name)
+    if not has_template(operator.experiment_name):
+        path = "/unknown" if has_template(operator.storage_path) else operator.storage_path
+        experiment_uri(path, TaskInstanceKey("dag", "run", operator.task_id), experiment_name=operator.experiment_name)
     if operator.on_clear not in get_args(OnClear):
         raise InvalidConfig(f"on_clear is {operator.on_clear!r}", change="use 'auto', 'restore' or 'fresh'")
     if operator.train_version not in [v.value for v in TrainVersion]:
@@ -145,19 +157,33 @@ def _check_import_path(name: str, value: str | None) -> None:
 
 def _check_json(name: str, value: object) -> None:
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False, default=_rendered_later)
     except (TypeError, ValueError) as error:
         raise InvalidConfig(f"{name} is not JSON: {error}", change="pass numbers, texts, lists and dicts") from None
+    if not _has_text_keys(value):
+        raise InvalidConfig(f"{name} has a key that is no text, which JSON would make one", change="quote the key")
+
+
+def _rendered_later(value: object) -> str:
+    if has_template(value):
+        return "reference"
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _has_text_keys(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and _has_text_keys(v) for k, v in value.items())
+    return not isinstance(value, (list, tuple)) or all(_has_text_keys(v) for v in value)
 
 
 def _check_runtime_env(runtime_env: dict[str, Any] | None) -> None:
-    if runtime_env is None:
+    if runtime_env is None or has_template(runtime_env):
         return
     clash = sorted(_RESERVED_RUNTIME_ENV & set(runtime_env))
     if clash:
         raise InvalidConfig(f"runtime_env sets {', '.join(clash)}", change="use the operator's working_dir")
     env_vars = runtime_env.get("env_vars") or {}
-    if not isinstance(env_vars, dict) or not all(isinstance(v, str) for v in env_vars.values()):
+    if not isinstance(env_vars, dict) or not all(isinstance(v, str) or has_template(v) for v in env_vars.values()):
         raise InvalidConfig("runtime_env.env_vars must map names to texts", change="quote the numbers")
     _check_json("runtime_env", runtime_env)
 

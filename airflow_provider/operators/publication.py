@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core.errors import RayTrainError
+from airflow_provider.core.redaction import redact
 from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 from airflow_provider.links.ray_train import EXPERIMENT_URL_KEY, JOB_URL_KEY, experiment_url, job_url
 from airflow_provider.operators.collecting import project_results, read_experiment
@@ -12,7 +13,6 @@ from airflow_provider.operators.collecting import project_results, read_experime
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from airflow_provider.core.failure import Failure
     from airflow_provider.operators.request import TrainingRequest
     from airflow_provider.operators.training_try import Submitted
     from airflow_provider.storage.experiment_records import ExperimentRecords
@@ -56,8 +56,18 @@ class Publication:
         except Exception:  # noqa: BLE001 - process edge: XCom may be refused, and the failure must keep its kind
             self._log.exception("The lineage could not be pushed to XCom")
 
-    def failure(self, failure: Failure) -> None:
-        """The failure's kind and sentence, since Airflow shows a retry policy's reason nowhere."""
+    def error(self, error: RayTrainError) -> None:
+        """What happened, what is known and what to do, a line each in the log; kind and sentence as an XCom.
+
+        Airflow shows a retry policy's reason nowhere, and an exception's text as one long line.
+        """
+        lines = [
+            error.what,
+            f"  Known:  {error.known}" if error.known else "",
+            f"  To do:  {error.change}" if error.change else "",
+        ]
+        self._log.error("%s", redact("\n".join(line for line in lines if line)))
+        failure = error.failure
         value = {"kind": failure.kind.value, "reason": failure.reason, "retryable": failure.is_retryable}
         try:
             self._ti.xcom_push(key=FAILURE_KEY, value=value)

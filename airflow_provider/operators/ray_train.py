@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -179,22 +180,25 @@ class RayTrainOperator(BaseOperator):
         """
         from airflow_provider.operators.session import TrainingSession
 
-        with TrainingSession.open(self, context) as session:
-            self._session = session
-            try:
-                return session.start()
-            except AirflowTaskTimeout:
-                # Airflow calls on_kill next, with the task still running: only this mark tells it from an eviction.
-                session.is_timed_out = True
-                raise
+        with TrainingSession.open(self, context) as session, self._marking_timeout(session):
+            return session.start()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Collect and publish after the trigger fired. `event` holds all that is needed."""
         from airflow_provider.operators.session import TrainingSession
 
-        with TrainingSession.open(self, context) as session:
-            self._session = session
+        with TrainingSession.open(self, context) as session, self._marking_timeout(session):
             return session.resume(event)
+
+    @contextmanager
+    def _marking_timeout(self, session: TrainingSession) -> Iterator[None]:
+        """Airflow calls on_kill after a time-out, with the task still running: only this mark tells it from an eviction."""
+        self._session = session
+        try:
+            yield
+        except AirflowTaskTimeout:
+            session.is_timed_out = True
+            raise
 
     def on_kill(self) -> None:
         """Stop the job where a person or the execution timeout wants it; leave it when a worker is evicted."""

@@ -55,6 +55,11 @@ _END_KINDS = {
     WaitEnd.PENDING_TOO_LONG: FailureKind.CAPACITY,
     WaitEnd.UNREACHABLE: FailureKind.NETWORK,
 }
+_ADVICE = {
+    FailureKind.USER: "correct the training code, then clear the task: it goes on from the last committed checkpoint",
+    FailureKind.STOPPED: "clear the task to go on from the last committed checkpoint",
+    FailureKind.TIMEOUT: "give more time (timeout_s), then clear the task: it goes on from the last committed checkpoint",
+}
 
 
 @dataclass
@@ -80,7 +85,7 @@ class TrainingSession:
         try:
             return cls._open(operator, context, publication)
         except RayTrainError as error:
-            publication.failure(error.failure)
+            publication.error(error)
             raise
 
     @classmethod
@@ -124,7 +129,7 @@ class TrainingSession:
         A replaced process publishes nothing.
         """
         if isinstance(error, RayTrainError) and not isinstance(error, Superseded):
-            self.publication.failure(error.failure)
+            self.publication.error(error)
         self.client.close()
 
     # --- the way through a try -----------------------------------------------------------------------------------
@@ -337,6 +342,7 @@ class TrainingSession:
         return RayJobFailed(
             failure.reason,
             known=f"{failure.kind.value}; {what_next}; experiment {self.request.uri}",
+            change=_ADVICE.get(failure.kind, ""),
             failure=failure,
             submission_id=following.submission_id if following else None,
         )
@@ -360,13 +366,15 @@ class TrainingSession:
         )
         self.operator.log.info(verdict.reason)
         if verdict.is_stop:
+            # The main thread may be on its way to another attempt, after this job was taken away.
+            self.attempt.forbidden = verdict.reason
             read_together([lambda: self._stop(step, reason=verdict.reason)], within_s=STOP_S)
 
     def _kill_before_post(self) -> None:
         """No job yet: a person's wish only has to keep the POST from being sent; the main thread goes on until SIGKILL."""
         (state,) = read_together([self._task_state], within_s=READ_S)
         if self.is_timed_out or state not in (UNKNOWN, None, "running"):
-            self.attempt.forbidden = f"the task is {state}" if state is not UNKNOWN else "execution_timeout"
+            self.attempt.forbidden = "execution_timeout" if self.is_timed_out else f"the task is {state}"
             self.operator.log.info("no job will be submitted: %s", self.attempt.forbidden)
 
     def _task_state(self) -> str | None:

@@ -37,6 +37,7 @@ from airflow_provider.core.errors import (
     RayTrainError,
     Superseded,
 )
+from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.identity import submission_id
 from airflow_provider.core.job import JobSpec
 from airflow_provider.core.records import AttemptRef, ClaimRecord
@@ -99,7 +100,7 @@ class TrainingTry(Ownership):
             newest = self.read_newest()
             decision = self.decide(newest)
             if isinstance(decision, Refuse):
-                raise self._refused or RayJobFailed(decision.failure.reason, failure=decision.failure)
+                raise self._why_refused(decision)
             self.log(decision.reason)
             result = self._act(decision, newest)
             if result is not None:
@@ -107,6 +108,12 @@ class TrainingTry(Ownership):
         raise RayTrainError(
             f"Nothing could be decided in {MAX_ROUNDS} rounds", known="other processes kept claiming in between"
         )
+
+    def _why_refused(self, decision: Refuse) -> RayTrainError:
+        """Where nothing could be decided for the cluster's silence, what it refused us says more than "no answer"."""
+        if self._refused is not None and decision.failure.kind is FailureKind.NETWORK:
+            return self._refused
+        return RayJobFailed(decision.failure.reason, failure=decision.failure)
 
     def decide(self, newest: AttemptFacts | None) -> Decision:
         """The pure decision on what was read."""

@@ -79,6 +79,7 @@ class Driver:
 
     def _failed_early(self, failure: Failure) -> int:
         """What ends a driver before it trains (no permission, torn record) must not look like a lost node."""
+        self.ending.begin()
         try:
             if self.is_claim_ours:
                 self.ending.write_outcome(OutcomeState.FAILED, failure, for_s=_TERM_PATIENCE_S)

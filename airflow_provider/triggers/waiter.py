@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
 
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
-from airflow_provider.core.errors import ClusterUnreachable, NotARayDashboard, RayTrainError
+from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.records import AttemptRef
 from airflow_provider.core.redaction import redact
 from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll
@@ -99,8 +100,8 @@ class JobWaiter:
     async def _disconnect(self) -> None:
         if self._tail is not None:
             self._tail.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._tail
+            # Not `await self._tail`: what ends the tail must not be taken for what cancels this wait, nor hide it.
+            await asyncio.wait([self._tail])
         if self._client is not None:
             await self._client.close()
         self._tail = self._client = None
@@ -131,7 +132,7 @@ class JobWaiter:
     async def _sight(self) -> JobSight:
         """What the cluster says about the job. Anything but an answer is silence: the training goes on behind it.
 
-        A refusal (rotated token, renewed certificate) is silence too; the connection is read anew for the next poll.
+        The connection is read anew for the next poll: a token was rotated, a certificate renewed, a dashboard moved.
         """
         try:
             client = self._client or await self._connect()
@@ -139,11 +140,12 @@ class JobWaiter:
             if job is not None:
                 return JobSeen(job.status)
             return JobUnknown((await client.version()).session_name)
-        except (ClusterUnreachable, NotARayDashboard) as error:
-            return ClusterSilent(error.what)
         except RayTrainError as error:
             await self._disconnect()
             return ClusterSilent(error.what)
+        except (AirflowRuntimeError, OSError) as error:  # Airflow's own API is away while the connection is read
+            await self._disconnect()
+            return ClusterSilent(redact(f"{type(error).__name__}: {error}")[:300])
 
     async def _signs(self) -> tuple[float | None, bool]:
         """What the bucket says while the cluster doesn't: age of the sign of life, and whether an outcome lies there."""

@@ -24,6 +24,10 @@ def main() -> int:
     options = _parse()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT too: a shell's background command ignores it
         signal.signal(number, _interrupt)
+    for folder in options.dags or ():
+        if not folder.is_dir():
+            say(f"error: {folder} is not a directory (looked for {folder.resolve()})")
+            return 1
     folders = options.dags or ([_EXAMPLES] if _EXAMPLES.is_dir() else [])
     begun = time.monotonic()
     say(f"Starting {', '.join(options.parts)} (about half a minute) ...")
@@ -54,12 +58,12 @@ def describe(stack: Stack, folders: list[Path], *, seconds: float) -> str:
         lines.append(f"            AWS_ACCESS_KEY_ID={s3.access_key} AWS_SECRET_ACCESS_KEY={s3.secret_key}")
     lines.append(f"  Logs      {stack.state_dir}")
     if "airflow" in parts:
-        shown = ", ".join(str(folder) for folder in folders) or "none"
+        shown = ", ".join(str(folder.resolve()) for folder in folders) or "none"
         lines += [
             "",
             f"  Dag folders: {shown}. Save a file there, and it is in the UI some 10 s later, paused.",
-            f"  Other folders: {Path(sys.executable).name} -m tests.stack --dags DIR [--dags DIR ...]",
-            f"  Connections for your Dags: {', '.join(stack.airflow_connections())}",
+            "  Another folder: make stack DAGS=DIR",
+            f"  Connections for your Dags: {', '.join(stack.airflow_connections())} (from the environment: the UI lists none)",
         ]
     return "\n".join(lines)
 

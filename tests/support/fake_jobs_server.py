@@ -9,122 +9,29 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSMsgType, web
 from typing_extensions import Self
 
-MAX_BODY = 100 * 1024 * 1024
-_HTML = "<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1></body></html>"
-_FIELDS = frozenset(
-    {
-        "entrypoint",
-        "submission_id",
-        "job_id",
-        "runtime_env",
-        "metadata",
-        "entrypoint_num_cpus",
-        "entrypoint_num_gpus",
-        "entrypoint_memory",
-        "entrypoint_resources",
-        "entrypoint_label_selector",
-    }
+from tests.support.fake_jobs import (
+    MAX_BODY,
+    TERMINAL,
+    FakeJob,
+    Fault,
+    Recorded,
+    carry_out,
+    check_submit,
+    cut,
+    kill,
+    messages,
+    read_body,
+    too_large,
 )
-_TERMINAL = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
-
-
-@dataclass
-class Recorded:
-    """One request as it arrived."""
-
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-
-
-@dataclass
-class Fault:
-    """What to do instead of answering, for the next `times` requests that match."""
-
-    kind: str
-    """"drop" (act, then close without an answer), "refuse" (close, do nothing), "hang", or "answer"."""
-    method: str = "*"
-    path: str = ".*"
-    times: int = 1_000_000
-    after: int = 0
-    """Matching requests that are served before the fault begins."""
-    status: int = 502
-    body: str | bytes = _HTML
-    content_type: str = "text/html"
-    headers: Mapping[str, str] = field(default_factory=dict)
-    seconds: float = 3600.0
-    num_hit: int = 0
-    """How often it was carried out: a test proves with it that the fault fired."""
-
-    def takes(self, request: web.Request) -> bool:
-        """Whether this request is hit; counts it."""
-        if self.method not in {"*", request.method} or not re.fullmatch(self.path, request.path):
-            return False
-        if self.after > 0:
-            self.after -= 1
-            return False
-        if self.times <= 0:
-            return False
-        self.times -= 1
-        self.num_hit += 1
-        return True
-
-
-@dataclass
-class TailSession:
-    """One scripted log session: messages, then a close. `code` 0 = cut the connection."""
-
-    messages: list[str]
-    code: int = WSCloseCode.OK
-
-
-@dataclass
-class FakeJob:
-    """One job. Its log is text as Ray's file reader gives it."""
-
-    request: dict[str, Any]
-    status: str = "PENDING"
-    log: str = ""
-    message: str | None = None
-    error_type: str | None = None
-    exit_code: int | None = None
-    start_time: int = field(default_factory=lambda: int(time.time() * 1000))
-    end_time: int | None = None
-    process: asyncio.subprocess.Process | None = None
-    tails: list[TailSession] = field(default_factory=list)
-    num_tails: int = 0
-
-    def details(self) -> dict[str, Any]:
-        """As `GET /api/jobs/<id>` shows it."""
-        return {
-            "type": "SUBMISSION",
-            "job_id": None,
-            "submission_id": self.request["submission_id"],
-            "driver_info": None,
-            "status": self.status,
-            "entrypoint": self.request["entrypoint"],
-            "message": self.message or f"Job is {self.status.lower()}.",
-            "error_type": self.error_type,
-            "start_time": self.start_time,
-            "end_time": self.end_time,
-            "metadata": self.request.get("metadata") or {},
-            "runtime_env": self.request.get("runtime_env") or {},
-            "driver_agent_http_address": "http://127.0.0.1:52365",
-            "driver_node_id": "f" * 56,
-            "driver_exit_code": self.exit_code,
-        }
 
 
 class FakeJobsServer:
@@ -216,7 +123,7 @@ class FakeJobsServer:
         """Move a job on."""
         job = self.jobs[submission_id]
         job.status, job.message, job.error_type, job.exit_code = status, message, error_type, exit_code
-        if status in _TERMINAL:
+        if status in TERMINAL:
             job.end_time = int(time.time() * 1000)
 
     def write_log(self, submission_id: str, text: str) -> None:
@@ -277,7 +184,7 @@ class FakeJobsServer:
 
     async def _close(self, runner: web.AppRunner) -> None:
         for job in self.jobs.values():
-            _kill(job)
+            kill(job)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -290,15 +197,15 @@ class FakeJobsServer:
 
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
-        body = b"" if request.headers.get("Upgrade") else await _read(request)
+        body = b"" if request.headers.get("Upgrade") else await read_body(request)
         self.requests.append(Recorded(request.method, request.path, dict(request.headers), body or b""))
         fault = next((fault for fault in self.faults if fault.takes(request)), None)
         if fault is not None and fault.kind != "drop":
-            return await _carry_out(fault, request)
+            return await carry_out(fault, request)
         refused = self._refuse_identity(request)
-        answer = refused or (_too_large() if body is None else await handler(request))
+        answer = refused or (too_large() if body is None else await handler(request))
         if fault is not None:
-            _cut(request)
+            cut(request)
         return answer
 
     def _refuse_identity(self, request: web.Request) -> web.Response | None:
@@ -339,7 +246,7 @@ class FakeJobsServer:
     async def _submit(self, request: web.Request) -> web.Response:
         try:
             body = await request.json()
-            _check(body)
+            check_submit(body)
         except (ValueError, TypeError) as error:
             return web.Response(
                 status=400, text=f"Traceback (most recent call last):\n{type(error).__name__}: {error}\n"
@@ -362,11 +269,11 @@ class FakeJobsServer:
         return web.json_response(job.details())
 
     async def _stop_job(self, _: web.Request, job: FakeJob) -> web.Response:
-        if job.status in _TERMINAL:
+        if job.status in TERMINAL:
             return web.json_response({"stopped": False})
         if job.status == "RUNNING":
             job.status, job.end_time = "STOPPED", int(time.time() * 1000)
-            _kill(job)
+            kill(job)
         return web.json_response({"stopped": True})
 
     async def _logs(self, _: web.Request, job: FakeJob) -> web.Response:
@@ -383,7 +290,7 @@ class FakeJobsServer:
             for message in script.messages:
                 await socket.send_str(message)
             if script.code == 0:
-                _cut(request)
+                cut(request)
             else:
                 await socket.close(code=script.code)
             return socket
@@ -393,8 +300,8 @@ class FakeJobsServer:
     async def _replay(self, socket: web.WebSocketResponse, job: FakeJob) -> None:
         sent = 0
         while not socket.closed:
-            was_over = job.status in _TERMINAL
-            for message in _messages(job.log[sent:]):
+            was_over = job.status in TERMINAL
+            for message in messages(job.log[sent:]):
                 await socket.send_str(message)
                 sent += len(message)
             if was_over and sent == len(job.log):
@@ -432,60 +339,3 @@ class FakeJobsServer:
                 f"Job entrypoint command failed with exit code {code}, last available logs (truncated):\n{last}"
             )
             job.error_type = "JOB_ENTRYPOINT_COMMAND_ERROR"
-
-
-def _check(body: object) -> None:
-    if not isinstance(body, dict) or "entrypoint" not in body:
-        raise TypeError("JobSubmitRequest.__init__() missing 1 required positional argument: 'entrypoint'")
-    unknown = set(body) - _FIELDS
-    if unknown:
-        raise TypeError(f"JobSubmitRequest.__init__() got an unexpected keyword argument '{min(unknown)}'")
-    metadata = body.get("metadata") or {}
-    for value in metadata.values():
-        if not isinstance(value, str):
-            raise TypeError(f"metadata values must be strings, got {type(value)}")
-
-
-def _messages(text: str) -> list[str]:
-    """Cut new text as Ray does: up to 10 lines or 20,000 characters."""
-    found: list[str] = []
-    lines: list[str] = []
-    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-        lines.append(line)
-        if len(lines) >= 10 or sum(map(len, lines)) > 20_000:
-            found.append("".join(lines))
-            lines = []
-    return [*found, "".join(lines)] if lines else found
-
-
-async def _read(request: web.Request) -> bytes | None:
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        return None
-
-
-def _too_large() -> web.Response:
-    return web.Response(status=413, text=f"Maximum request body size {MAX_BODY} exceeded, actual body size more")
-
-
-async def _carry_out(fault: Fault, request: web.Request) -> web.StreamResponse:
-    if fault.kind == "refuse":
-        _cut(request)
-        return web.Response()
-    if fault.kind == "hang":
-        await asyncio.sleep(fault.seconds)
-        return web.Response()
-    body = fault.body.encode() if isinstance(fault.body, str) else fault.body
-    headers = {"Content-Type": fault.content_type, **fault.headers}
-    return web.Response(status=fault.status, body=body, headers=headers)
-
-
-def _cut(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
-
-
-def _kill(job: FakeJob) -> None:
-    if job.process is not None and job.process.returncode is None:
-        os.killpg(job.process.pid, signal.SIGKILL)

@@ -188,3 +188,13 @@ class MemoryStore:
         return StoredObject(
             key=key, body=entry.body, etag=entry.etag, modified_at=entry.modified_at, read_at=self._clock()
         )
+
+
+class CarelessStore(MemoryStore):
+    """As a server that ignores If-None-Match: every "create only if absent" writes and says "created"."""
+
+    def create_if_absent(self, key: str, body: bytes) -> bool:
+        """Always created."""
+        check_key(key)
+        self._run("create_if_absent", key, lambda: self._put(key, body))
+        return True

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider.core.classify import ErrorChain, classify_errors, classify_job
-from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.failure_rules import SeenError
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED
+from airflow_provider.runtime.speech import say_failed
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
 K = FailureKind
@@ -276,3 +277,48 @@ def test_a_huge_message_stays_short() -> None:
     assert len(failure.reason) < 700
     assert failure.detail.endswith("END")
     assert len(failure.detail) <= 8000
+
+
+@pytest.mark.parametrize("kind", list(K))
+def test_our_drivers_last_line_tells_the_kind_where_no_outcome_could_be_written(kind: FailureKind) -> None:
+    """A bucket that refuses us refuses the outcome too."""
+    message = (
+        f"Job entrypoint command failed\n[ray-train] attempt g1/a1\n[ray-train] failed: no PutObject. [{kind.value}]\n"
+    )
+    failure = classify_job("FAILED", "JOB_ENTRYPOINT_COMMAND_ERROR", 1, message)
+    assert (failure.kind, failure.reason) == (kind, "no PutObject.")
+    assert failure.detail.endswith(f"[{kind.value}]\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "kind"),
+    [
+        ("[ray-train] failed: first [user]\n[ray-train] failed: last [config]", 1, K.CONFIG),
+        ("[ray-train] failed: a [b] c [user] [permission]", 1, K.PERMISSION),
+        ("[ray-train] failed: told [permission]\n", 137, K.OUT_OF_MEMORY),
+        ("[ray-train] failed: told [permission]\n", EXIT_SUPERSEDED, K.SUPERSEDED),
+        ("[ray-train] failed: told [no_such_kind]\n", 1, K.INFRASTRUCTURE),
+        ("[ray-train] failed: told without a kind\n", 1, K.INFRASTRUCTURE),
+        ("(worker pid=7) [ray-train] failed: a worker's copy [user]\n", 1, K.INFRASTRUCTURE),
+        ("said [ray-train] failed: quoted [user] by somebody\n", 1, K.INFRASTRUCTURE),
+        ("Traceback (most recent call last):\nKeyError: 'x'\n[ray-train] failed: told [network]\n", 1, K.NETWORK),
+    ],
+)
+def test_only_a_whole_line_of_the_driver_itself_counts_and_only_where_it_chose_to_fail(
+    message: str, code: int, kind: FailureKind
+) -> None:
+    assert classify_job("FAILED", "JOB_ENTRYPOINT_COMMAND_ERROR", code, message).kind is kind
+
+
+def test_the_drivers_last_line_is_redacted() -> None:
+    message = "[ray-train] failed: http://u:hunter2hunter2@h/x was refused [permission]"
+    failure = classify_job("FAILED", None, 1, message)
+    assert "hunter2" not in failure.reason + failure.detail
+    assert failure.kind is K.PERMISSION
+
+
+def test_the_line_is_read_as_the_driver_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """One side writes it, the other reads it; a reason of several lines is one line there."""
+    say_failed(Failure(kind=K.PERMISSION, reason="refused\nin two lines\t(403)"))
+    failure = classify_job("FAILED", None, 1, capsys.readouterr().out)
+    assert (failure.kind, failure.reason) == (K.PERMISSION, "refused in two lines (403)")

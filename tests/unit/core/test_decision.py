@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from airflow_provider.core.decision import (
 )
 from airflow_provider.core.failure import FailureKind
 from tests.support.records import (
+    NOW,
+    SESSION,
     alive,
     attempt_facts,
     claim,
@@ -336,3 +339,18 @@ def test_a_clear_waits_for_a_cluster_that_can_stop_the_old_job(on_clear: Any) ->
     assert decision.failure.kind is FailureKind.NETWORK
     assert "connection refused" in decision.failure.reason
     assert "g1/a1" in decision.failure.reason
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "now_s", "is_reposted"),
+    [(None, 0, True), (60, 59, True), (60, 60, False), (60, 61, False), (60, None, True)],
+)
+def test_a_claim_is_not_posted_again_once_its_deadline_has_passed(
+    deadline_s: int | None, now_s: int | None, is_reposted: bool
+) -> None:
+    """Its driver would end itself with a time-out that no training ever had."""
+    deadline = None if deadline_s is None else NOW + timedelta(seconds=deadline_s)
+    facts = attempt_facts(gone(), claim=claim(1, 1, session_name=SESSION, deadline=deadline))
+    decision = decide(facts, now=None if now_s is None else NOW + timedelta(seconds=now_s))
+    assert isinstance(decision, Repost if is_reposted else Restore)
+    assert decision.ref == ref(1, 1 if is_reposted else 2)

@@ -305,3 +305,29 @@ def test_the_projection_is_linear_in_the_checkpoints() -> None:
     assert calls(lambda: project(large)) < 4.4 * calls(lambda: project(small))
     few, lots = project(small), project(large)
     assert calls(lambda: lineage_xcom(lots)) < 4.4 * calls(lambda: lineage_xcom(few))
+
+
+class Counted(str):
+    """A name that counts how often it is compared; what is sorted or hashed alone doesn't count."""
+
+    __slots__ = ()
+    num = 0
+    limit = 400_000
+
+    def __eq__(self, other: object) -> bool:
+        Counted.num += 1
+        assert Counted.num < Counted.limit, "each name is compared with each other"
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    __hash__ = str.__hash__
+
+
+def test_own_commits_among_ten_thousand_carried_ones_take_linear_work() -> None:
+    """Retention off, and a long history: a listed name looked for in a list would be 200 million comparisons."""
+    carried = [Counted(name(1, n)) for n in range(10_000)]
+    own = [Counted(name(2, n)) for n in range(10_000)]
+    recorded = tuple(entry(str(n), i) for i, n in enumerate(own))
+    attempt = attempt_records(2, recorded=recorded, manifest=manifest(*carried, *own))
+    Counted.num = 0
+    assert own_commits(attempt) == [name(2, n) for n in range(10_000)]
+    assert Counted.num > 0

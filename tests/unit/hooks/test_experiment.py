@@ -57,11 +57,16 @@ def test_an_unmounted_share_is_not_an_empty_experiment(tmp_path: Path) -> None:
 def test_each_s3_client_has_fresh_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook keeps its credentials for ever, and a training outlives them."""
     made: list[object] = []
+    looked_up: list[str] = []
 
     class Hook:
         def __init__(self, **options: object) -> None:
             assert options["aws_conn_id"] == "aws_test"
             made.append(self)
+
+        def get_connection(self, conn_id: str) -> object:
+            looked_up.append(conn_id)
+            return object()
 
         def get_conn(self) -> object:
             return object()
@@ -77,8 +82,40 @@ def test_each_s3_client_has_fresh_credentials(monkeypatch: pytest.MonkeyPatch) -
     factories[0]()
     factories[0]()
     assert len(made) == 2
+    assert looked_up == ["aws_test", "aws_test"], "a rotated key is read with each client"
 
 
 def test_another_store_is_refused() -> None:
     with pytest.raises(InvalidConfig):
         open_experiment("gs://bucket/x", aws_conn_id=None)
+
+
+def test_a_missing_aws_connection_is_named_and_not_taken_for_the_default_chain() -> None:
+    """boto3's own chain would read and write with somebody else's identity."""
+    store = open_experiment(URI, aws_conn_id="aws_gone")
+    for ask in (
+        lambda: store.read("owners/000001.json"),
+        lambda: cluster_storage(StorageConfig(), uri=URI, aws_conn_id="aws_gone"),
+    ):
+        with pytest.raises(InvalidConfig, match="'aws_gone'") as caught:
+            ask()
+        assert "type aws" in caught.value.change
+
+
+@pytest.mark.parametrize("conn_id", [None, "aws_default"])
+def test_without_a_connection_boto3s_own_chain_is_meant(conn_id: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_AWS_DEFAULT", raising=False)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    assert cluster_storage(StorageConfig(), uri=URI, aws_conn_id=conn_id).endpoint_url is None
+
+
+@pytest.mark.parametrize("region", [None, "us-east-1"])
+def test_an_endpoint_with_user_information_does_not_travel(monkeypatch: pytest.MonkeyPatch, region: str | None) -> None:
+    """The spec lies on the cluster in clear, and in the job's page."""
+    extra = {"endpoint_url": "http://key7:hunter2@s3.local:8333"}
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_TEST", json.dumps({"conn_type": "aws", "extra": extra}))
+    with pytest.raises(InvalidConfig, match="storage_config") as caught:
+        cluster_storage(StorageConfig(region=region), uri=URI, aws_conn_id="aws_test")
+    assert "endpoint_url" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "key7" not in str(caught.value)

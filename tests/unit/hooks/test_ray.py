@@ -13,7 +13,8 @@ from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.hooks.ray import RayHook
-from tests.support.fake_jobs_server import FakeJobsServer, Fault
+from tests.support.fake_jobs import Fault
+from tests.support.fake_jobs_server import FakeJobsServer
 
 TOKEN = "t0ken-that-must-not-show"
 
@@ -205,3 +206,16 @@ def test_a_wrong_connection_is_a_message_too(monkeypatch: pytest.MonkeyPatch) ->
     assert not is_good
     assert "user information" in message
     assert "pw@" not in message
+
+
+async def test_a_missing_connection_is_a_wrong_configuration_that_is_named() -> None:
+    """Airflow's own error carries no failure kind: a retry policy would try for hours."""
+    missing = RayHook("ray_gone")
+    with pytest.raises(InvalidConfig, match="'ray_gone'") as caught:
+        missing.target()
+    assert "type ray" in caught.value.change
+    with pytest.raises(InvalidConfig, match="'ray_gone'"):
+        await missing.atarget()
+    is_good, message = missing.test_connection()
+    assert not is_good
+    assert "'ray_gone'" in message

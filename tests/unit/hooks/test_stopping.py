@@ -132,3 +132,57 @@ def test_an_attempt_that_is_over_is_not_stopped(world: World) -> None:
     world.end(None, "", record=outcome())
     assert "is over already" in stop_finally(world, pushed(world))
     assert world.server.num("POST", ".*/stop") == 0
+
+
+@pytest.mark.parametrize(
+    ("newest", "is_stopped"),
+    [
+        ({"try_number": 2, "clear_number": 1}, True),
+        ({"try_number": 1, "clear_number": 0}, True),
+        ({"try_number": 3, "clear_number": 1}, False),
+        ({"try_number": 2, "clear_number": 2}, False),
+        ({"try_number": 1, "clear_number": 2}, False),
+    ],
+)
+@pytest.mark.parametrize("is_race", [False, True])
+def test_a_try_that_a_later_clear_or_retry_started_is_not_meant(
+    world: World, newest: dict[str, int], is_stopped: bool, is_race: bool
+) -> None:
+    """The listener has a thread of its own: the cleared task may own before it does, or in the same moment."""
+    world.task.ti.try_number = 2
+    world.task.dag_run.clear_number = 1
+    world.defer()
+    world.server.set_status(world.job_id(), "RUNNING")
+
+    def owns(verb: str, key: str) -> None:
+        if (verb, key) == ("create_if_absent", layout.owner(2)):
+            world.newer_owner(2, **newest)
+
+    if is_race:
+        world.bench.interfere = owns
+    else:
+        world.newer_owner(2, **newest)
+    said = stop_finally(world, pushed(world))
+    found = world.records.newest_owner()
+    assert found is not None
+    assert (found[0], found[1].final) == ((3, True) if is_stopped else (2, False))
+    assert (world.server.jobs[world.job_id()].status == "STOPPED") is is_stopped
+    assert (layout.stop(1, 1, 3) in world.bench.written()) is is_stopped
+    if not is_stopped:
+        assert said.startswith("not stopping: owner 2 is try ")
+        assert world.server.num("POST", ".*/stop") == 0
+
+
+def test_races_that_are_always_lost_come_to_an_end(world: World) -> None:
+    world.defer()
+    lost: list[str] = []
+
+    def other_is_first(verb: str, key: str) -> None:
+        if verb == "create_if_absent" and key.startswith("owners/"):
+            lost.append(key)
+            world.newer_owner(len(lost) + 1, try_number=1)
+
+    world.bench.interfere = other_is_first
+    assert "not stopping: 100 owner numbers" in stop_finally(world, pushed(world))
+    assert len(lost) == 100
+    assert world.server.num("POST", ".*/stop") == 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -90,11 +92,42 @@ def test_a_state_that_airflow_changed_by_itself_stops_nothing(calls: Calls, stat
     assert (calls.seen, calls.num_lookups) == ([], 0)
 
 
-@pytest.mark.parametrize("operator", ["PythonOperator", None])
-def test_another_operator_is_not_even_looked_up(calls: Calls, operator: str | None) -> None:
+@pytest.mark.parametrize("operator", ["RayTrainOperator", "OurTeamsTraining", None])
+def test_any_task_that_pushed_a_job_is_ours_whatever_its_class_is_called(calls: Calls, operator: str | None) -> None:
+    """A subclass has another name, and the API server knows no more of it."""
     failed(None, OrmTaskInstance(operator=operator))
     calls.settle()
-    assert (calls.seen, calls.num_lookups) == ([], 0)
+    assert [job for job, _, _ in calls.seen] == [JOB]
+
+
+@pytest.mark.parametrize("operator", ["PythonOperator", "RayTrainOperator"])
+def test_a_task_that_pushed_none_is_never_ours(calls: Calls, operator: str) -> None:
+    calls.record = None
+    failed(None, OrmTaskInstance(operator=operator))
+    manual_stop.on_task_instance_success(previous_state=None, task_instance=OrmTaskInstance(operator=operator))  # type: ignore[arg-type]
+    calls.settle()
+    assert (calls.seen, calls.threads, calls.num_lookups) == ([], [], 2)
+
+
+@pytest.mark.parametrize(
+    ("stored", "found"), [('{"conn_id": "ray"}', {"conn_id": "ray"}), ('"text"', None), (None, None)]
+)
+def test_the_job_is_looked_up_under_our_key_for_exactly_this_task_instance(
+    monkeypatch: pytest.MonkeyPatch, stored: str | None, found: dict[str, Any] | None
+) -> None:
+    statements: list[Any] = []
+    row = None if stored is None else SimpleNamespace(value=stored)
+
+    class Session:
+        def execute(self, statement: Any) -> Any:
+            statements.append(statement)
+            return SimpleNamespace(scalar=lambda: row)
+
+    monkeypatch.setattr("airflow.utils.session.create_session", lambda: nullcontext(Session()))
+    instance: Any = SimpleNamespace(dag_id="d7", task_id="t7", run_id="r7", map_index=4)
+    assert manual_stop._job_record(instance) == found
+    asked = set(map(str, statements[0].compile().params.values()))
+    assert {"ray_train_job", "d7", "t7", "r7", "4"} <= asked
 
 
 def test_a_task_that_submitted_nothing_has_nothing_to_stop(calls: Calls) -> None:

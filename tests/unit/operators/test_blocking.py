@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -12,16 +13,19 @@ from types import FrameType
 import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_provider.client.jobs_client import SyncJobsClient
 from airflow_provider.core import layout
+from airflow_provider.core.decision import ClusterSilent, JobSeen
 from airflow_provider.core.errors import RayJobFailed, RayTrainError
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.operators import killing
+from airflow_provider.operators import session as session_module
 from airflow_provider.operators.killing import UNKNOWN, find_state, read_together
 from airflow_provider.operators.ray_train import RayTrainOperator
 from airflow_provider.operators.session import MAX_JOBS_PER_TRY
 from airflow_provider.triggers.waiter import JobWaiter
 from tests.support.experiment import ref
-from tests.support.fake_jobs_server import FakeJob, Fault
+from tests.support.fake_jobs import FakeJob, Fault
 from tests.support.operator_run import World, running_world
 from tests.support.records import outcome
 
@@ -107,6 +111,44 @@ def test_a_deadline_stops_the_job_and_keeps_its_kind(
     assert world.server.num("POST", ".*/stop") == 1
 
 
+def test_a_token_rotated_during_the_wait_is_read_anew_and_the_result_fetched_by_a_new_client(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials from before a wait of days may be gone; each of these clients had one of its own."""
+    made: list[SyncJobsClient] = []
+    make = session_module._client
+
+    def seen(target: object) -> SyncJobsClient:
+        made.append(make(target))  # type: ignore[arg-type]
+        return made[-1]
+
+    sight, polls = JobWaiter._sight, []
+
+    async def polled(waiter: JobWaiter) -> object:
+        polls.append(await sight(waiter))
+        if len(polls) == 2:
+            world.server.token = "n3w"
+            connection = {"conn_type": "ray", "host": world.server.url, "password": "n3w"}
+            monkeypatch.setenv("AIRFLOW_CONN_RAY_TEST", json.dumps(connection))
+        if len(polls) == 5:
+            names = world.bench.commit("checkpoint_0")
+            job = world.server.jobs[world.job_id()]
+            world.end(job, "SUCCEEDED", record=outcome(latest_checkpoint=names[-1]))
+        return polls[-1]
+
+    monkeypatch.setattr(session_module, "_client", seen)
+    monkeypatch.setattr(JobWaiter, "_sight", polled)
+    world.server.driver = lambda job: setattr(job, "status", "RUNNING")
+    assert blocking(world).execute(world.task.context)["state"] == "success"
+    assert [type(found) for found in polls[:4]] == [JobSeen, JobSeen, ClusterSilent, JobSeen]
+    assert world.server.requests[-1].headers["Authorization"] == "Bearer n3w"
+    before, after = made
+    assert before is not after
+    for client in (before, after):
+        with pytest.raises(Exception, match="closed"):
+            client.version()
+
+
 def _quick_limits() -> object:
     from airflow_provider.core.waiting import WaitLimits
 
@@ -127,8 +169,8 @@ class Alarm:
         wait = JobWaiter._sight
         fired = threading.Event()
 
-        async def polled(waiter: JobWaiter, client: object) -> object:
-            sight = await wait(waiter, client)  # type: ignore[arg-type]
+        async def polled(waiter: JobWaiter) -> object:
+            sight = await wait(waiter)
             if not fired.is_set():
                 fired.set()
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)

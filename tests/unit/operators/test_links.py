@@ -18,7 +18,7 @@ def test_the_jobs_page_is_on_the_dashboard_it_was_sent_to() -> None:
     ("uri", "endpoint", "url"),
     [
         ("s3://models/a b/c", None, "https://s3.console.aws.amazon.com/s3/buckets/models?prefix=a%20b/c/"),
-        ("s3://models/x", "http://seaweed:8333", "s3://models/x"),
+        ("s3://models/x y", "http://seaweed:8333/", "http://seaweed:8333/models/x%20y/"),
         ("/shared/x", None, "/shared/x"),
     ],
 )

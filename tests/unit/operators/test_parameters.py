@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -74,6 +76,121 @@ def test_a_wrong_parameter_is_named_when_the_dag_is_parsed(changes: dict[str, An
         operator(**changes)
     assert named in str(caught.value)
     assert "To do: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timeout_s", "abc"),
+        ("timeout_s", True),
+        ("timeout_s", float("inf")),
+        ("timeout_s", 1e12),
+        ("timeout_s", timedelta.max),
+        ("stall_timeout_s", "60"),
+        ("resource_timeout_s", float("inf")),
+        ("poll_interval_s", "10"),
+        ("poll_interval_s", None),
+        ("poll_interval_s", float("inf")),
+        ("train_loop_config", [1]),
+        ("train_loop_config", {1: 2}),
+        ("train_loop_config", {"deep": [{1: 2}]}),
+        ("restore", 5),
+        ("restore", None),
+        ("restore", {1: 2}),
+        ("restore", {"mode": 3}),
+        ("restore", ""),
+        ("runtime_env", "x"),
+        ("runtime_env", {1: {}}),
+        ("runtime_env", {"env_vars": {1: "x"}}),
+        ("progress_metric", 3),
+        ("working_dir", 3),
+        ("working_dir", ""),
+        ("conn_id", ""),
+        ("conn_id", None),
+        ("aws_conn_id", ""),
+        ("storage_path", 3),
+        ("train_loop", 3),
+        ("datasets", 3),
+        ("entrypoint_num_cpus", "x"),
+        ("entrypoint_num_cpus", -1),
+        ("entrypoint_num_gpus", float("nan")),
+        ("entrypoint_resources", [1]),
+        ("entrypoint_resources", {"tpu": "1"}),
+        ("entrypoint_resources", {"tpu": -1}),
+        ("python", ""),
+        ("python", None),
+        ("experiment_name", "../x"),
+        ("experiment_name", ""),
+        ("experiment_name", 3),
+        ("on_corrupt", 3),
+        ("on_clear", ["auto"]),
+        ("train_version", ["v2"]),
+        ("require_new_checkpoint", "no"),
+        ("stream_logs", 1),
+        ("stop_on_kill", None),
+        ("deferrable", "yes"),
+        ("failure_config", "x"),
+        ("checkpoint_config", [1]),
+        ("storage_config", 3),
+    ],
+)
+def test_a_wrong_type_or_bound_is_our_error_and_names_the_parameter(name: str, value: Any) -> None:
+    """A TypeError from deep inside, at run time, tells nobody which line of the DAG to change."""
+    with pytest.raises(InvalidConfig) as caught:
+        operator(**{name: value})
+    assert re.match(rf"{name}\b", str(caught.value))
+    assert "constrained" not in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert "To do: " in str(caught.value)
+
+
+def test_a_wrong_name_is_found_where_only_the_path_is_templated() -> None:
+    with pytest.raises(InvalidConfig, match="experiment_name"):
+        operator(storage_path="s3://{{ x }}/y", experiment_name="../x")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"timeout_s": 1},
+        {"timeout_s": 0.5, "poll_interval_s": 1, "resource_timeout_s": None},
+        {"timeout_s": timedelta(days=3650)},
+        {"entrypoint_num_cpus": 0, "entrypoint_num_gpus": 0.5, "entrypoint_resources": {"tpu": 1}},
+        {"train_loop_config": MappingProxyType({"lr": [1, (2, {"a": None})]})},
+        {"runtime_env": {"env_vars": {"A": "1"}}, "restore": {"mode": "latest"}, "aws_conn_id": None},
+        {"experiment_name": "team/a", "progress_metric": "epoch", "working_dir": "."},
+    ],
+)
+def test_right_types_pass(changes: dict[str, Any]) -> None:
+    assert build_request(operator(**changes), KEY).uri
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ({"trainer": "pkg.mod:make"}, "scaling_config", {"num_workers": 2}),
+        ({"trainer": "pkg.mod:make"}, "scaling_config", ScalingConfig(use_gpu=True)),
+        ({"trainer": "pkg.mod:make"}, "datasets", "pkg.mod:data"),
+        ({"entrypoint": "python x.py"}, "scaling_config", {"num_workers": 2}),
+        ({"entrypoint": "python x.py"}, "datasets", "pkg.mod:data"),
+        ({"entrypoint": "python x.py"}, "train_loop_config", {"lr": 1}),
+        ({"entrypoint": "python x.py"}, "train_loop_config", {}),
+    ],
+)
+def test_what_the_chosen_kind_would_ignore_is_an_error(kind: dict[str, str], name: str, value: Any) -> None:
+    """Four workers that were asked for and never came are found after a night."""
+    with pytest.raises(InvalidConfig, match=f"^{name} has no effect with {next(iter(kind))}"):
+        operator(train_loop=None, **kind, **{name: value})
+    assert operator(train_loop=None, **kind)
+
+
+def test_a_trainer_factory_takes_the_config_and_a_loop_takes_all() -> None:
+    made = operator(train_loop=None, trainer="pkg.mod:make", train_loop_config={"lr": 1})
+    assert build_request(made, KEY).training.train_loop_config == {"lr": 1}
+    made = operator(train_loop_config={"lr": 1}, datasets="pkg.mod:data", scaling_config={"num_workers": 2})
+    training = build_request(made, KEY).training
+    assert (training.datasets, training.scaling.num_workers) == ("pkg.mod:data", 2)
 
 
 def test_an_unknown_keyword_is_refused() -> None:

@@ -13,7 +13,7 @@ from airflow_provider.core.records import CollectedRecord, OutcomeState
 from airflow_provider.operators.training_try import TrainingTry
 from tests.support.experiment import ref, stop
 from tests.support.fake_airflow import MARKER_KEY, refused
-from tests.support.fake_jobs_server import Fault
+from tests.support.fake_jobs import Fault
 from tests.support.operator_run import World, running_world
 from tests.support.records import outcome
 
@@ -38,7 +38,7 @@ def failed_resume(world: World, *args: object, **kwargs: object) -> Failure:
 
 def test_links_and_the_listeners_record_are_pushed_before_the_task_defers(world: World) -> None:
     trigger = world.defer()
-    assert world.task.ti.pushed == ["ray_job_url", "experiment_url", "ray_train_job"]
+    assert world.task.ti.pushed == ["ray_train_job", "experiment_url", "ray_job_url", "ray_train_job"]
     record = world.task.ti.xcoms["ray_train_job"]
     assert record["submission_id"] == trigger.submission_id == world.job_id()
     assert "t0ken" not in str(world.task.ti.xcoms)
@@ -239,7 +239,7 @@ def test_an_outcome_counts_whatever_has_become_of_the_dashboard(world: World) ->
     """Training went on while the cluster was unreachable; it is over, and its result is in the bucket."""
     trigger = world.defer()
     world.succeed(trigger)
-    for status in (502, 401, 200):
+    for status in (502, 401, 400, 200):
         fault = world.server.add(Fault("answer", path=r".*/api/jobs/.+", status=status))
         assert world.resume(trigger)["state"] == "success"
         assert fault.num_hit

@@ -96,6 +96,34 @@ def test_on_corrupt_fail_refuses(store: ExperimentStore) -> None:
         resolved(store, RestorePolicy(on_corrupt="fail"))
 
 
+@pytest.mark.parametrize(
+    ("policy", "usable", "is_quarantined"),
+    [
+        (RestorePolicy(), True, True),
+        (RestorePolicy(), False, False),
+        (RestorePolicy(on_corrupt="fail"), True, False),
+        (RestorePolicy(on_corrupt="fail"), False, False),
+    ],
+)
+def test_quarantine_is_for_what_was_rolled_back_over_only(
+    store: ExperimentStore, policy: RestorePolicy, usable: bool, is_quarantined: bool
+) -> None:
+    """Where the run is refused, a person repairs the objects: a quarantine would pass them over even then."""
+    if usable:
+        put(store, 1, 0)
+    attempt(store, 1, [(1, 0), (1, 1)], recorded=[0, 1])
+    if is_quarantined:
+        assert resolved(store, policy).checkpoint == name(1, 0)
+    else:
+        with pytest.raises(NoUsableCheckpoint):
+            resolved(store, policy)
+    assert store.exists(layout.quarantine(1, name(1, 1))) is is_quarantined
+    put(store, 1, 0)
+    put(store, 1, 1)
+    repaired = resolved(store, policy)
+    assert repaired.checkpoint == name(1, 0 if is_quarantined else 1)
+
+
 def test_all_gone_is_never_quietly_from_scratch(store: ExperimentStore) -> None:
     """G2."""
     attempt(store, 1, [(1, 0), (1, 1)])

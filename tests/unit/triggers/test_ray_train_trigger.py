@@ -12,7 +12,14 @@ from airflow.sdk._shared.module_loading import import_string
 from structlog.testing import capture_logs
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable, StoreUnreachable
+from airflow_provider.core.errors import (
+    ClusterAuthFailed,
+    ClusterRefused,
+    ClusterUnreachable,
+    InvalidConfig,
+    NotARayDashboard,
+    StoreUnreachable,
+)
 from airflow_provider.core.waiting import WaitLimits
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.triggers.ray_train import RayTrainTrigger
@@ -27,6 +34,13 @@ QUICK = WaitLimits(
     lost_polls=2,
     deadline_grace_s=0,
 )
+REFUSALS = [
+    ClusterAuthFailed("403"),
+    InvalidConfig("the certificate is unknown"),
+    ClusterRefused("400"),
+    NotARayDashboard("a page"),
+    ClusterUnreachable("refused"),
+]
 
 
 class Scene:
@@ -144,16 +158,37 @@ async def test_a_stop_that_fails_does_not_hide_why_the_wait_ended(
     assert (await only_event(scene.trigger(deadline=past.isoformat())))["end"] == "timeout"
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [(ClusterAuthFailed("403"), "auth"), (ValueError("a bug"), "infrastructure"), (KeyError("conn"), "infrastructure")],
-)
-async def test_an_exception_is_an_event_that_keeps_its_kind(scene: Scene, error: Exception, kind: str) -> None:
+@pytest.mark.parametrize("error", [ValueError("a bug"), KeyError("conn")])
+async def test_an_exception_is_an_event_that_keeps_its_kind(scene: Scene, error: Exception) -> None:
     """Airflow would make a TaskDeferralError of it, which no retry policy can tell apart."""
     scene.open_error = error
     event = await only_event(scene.trigger())
-    assert (event["end"], event["kind"], event["submission_id"]) == ("error", kind, "job-1")
+    assert (event["end"], event["kind"], event["submission_id"]) == ("error", "infrastructure", "job-1")
     assert type(error).__name__ in event["reason"]
+
+
+async def test_a_typed_error_beside_the_wait_keeps_its_own_kind(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InvalidConfig("no such store")
+
+    monkeypatch.setattr("airflow_provider.triggers.ray_train.open_experiment", refuse)
+    event = await only_event(scene.trigger())
+    assert (event["end"], event["kind"]) == ("error", "config")
+    assert event["reason"] == "InvalidConfig: no such store."
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+async def test_a_refusal_while_waiting_is_silence_and_only_the_rule_of_silence_ends_it(
+    scene: Scene, error: Exception
+) -> None:
+    """A connection being edited, a token being rotated: the training behind them goes on."""
+    scene.open_error = error
+    event = await only_event(scene.trigger())
+    assert (event["end"], event["submission_id"]) == ("unreachable", "job-1")
+    assert "no answer in 2 polls" in event["reason"]
+    assert "kind" not in event
+    assert not scene.is_recorded
+    assert scene.jobs.stopped == []
 
 
 @pytest.mark.parametrize("changes", [{"limits": {"unknown": 1}}, {"deadline": "soon"}, {"generation": 0}])
@@ -161,11 +196,13 @@ async def test_a_row_of_another_release_is_an_event_too(scene: Scene, changes: d
     assert (await only_event(scene.trigger(**changes)))["end"] == "error"
 
 
-async def test_a_token_refused_three_times_ends_with_its_kind_after_connecting_again(scene: Scene) -> None:
-    scene.jobs = FakeAsyncJobs([ClusterAuthFailed("403")])
+@pytest.mark.parametrize("error", REFUSALS)
+async def test_a_token_that_stays_refused_ends_as_unreachable_after_all_polls(scene: Scene, error: Exception) -> None:
+    scene.jobs = FakeAsyncJobs([error])
     patient = QUICK.model_copy(update={"unreachable_polls": 10})
     event = await only_event(scene.trigger(limits=patient.model_dump()))
-    assert (event["end"], event["kind"], scene.jobs.num_polls) == ("error", "auth", 3)
+    assert (event["end"], scene.jobs.num_polls) == ("unreachable", 10)
+    assert scene.jobs.is_closed
 
 
 async def test_a_triggerer_that_stops_leaves_the_job_and_fires_nothing(scene: Scene) -> None:

@@ -5,67 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from airflow_provider.client.jobs_client import AsyncJobsClient
 from airflow_provider.core import layout
-from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable, NotARayDashboard, StoreUnreachable
-from airflow_provider.core.records import AttemptRef
-from airflow_provider.core.waiting import WaitEnd, WaitLimits, WaitOver
-from airflow_provider.storage.experiment_records import ExperimentRecords
+from airflow_provider.core.errors import ClusterAuthFailed, NotARayDashboard, StoreUnreachable
+from airflow_provider.core.waiting import WaitEnd
 from airflow_provider.triggers import waiter as waiter_module
-from airflow_provider.triggers.waiter import Following, JobWaiter
-from tests.support.experiment import claim
-from tests.support.fake_jobs_client import SESSION, FakeAsyncJobs, until
-from tests.support.memory_store import MemoryStore
+from tests.support.fake_jobs_client import FakeAsyncJobs, until
 from tests.support.records import alive, outcome
-
-AWAY = ClusterUnreachable("no answer")
-QUICK = WaitLimits(
-    poll_interval_s=0.001,
-    unreachable_timeout_s=0,
-    unreachable_polls=4,
-    lost_after_s=0,
-    lost_polls=3,
-    deadline_grace_s=0,
-)
-
-
-class Waiting:
-    """One wait with everything it said."""
-
-    def __init__(
-        self,
-        *clients: FakeAsyncJobs,
-        limits: WaitLimits = QUICK,
-        deadline: datetime | None = None,
-        emits: bool = False,
-        log_position: int = 0,
-    ) -> None:
-        self.store = MemoryStore()
-        self.store.put_raw(layout.claim(1, 1), claim(1, 1).body())
-        self.said: list[str] = []
-        self.lines: list[str] = []
-        self._clients = list(clients)
-
-        async def open_client() -> AsyncJobsClient:
-            return cast("AsyncJobsClient", self._clients.pop(0) if len(self._clients) > 1 else self._clients[0])
-
-        self.waiter = JobWaiter(
-            Following(AttemptRef(generation=1, attempt=1), "job-1", SESSION, deadline, limits),
-            open_client=cast("Callable[[], Awaitable[AsyncJobsClient]]", open_client),
-            records=ExperimentRecords(self.store),
-            say=self.said.append,
-            emit=self.lines.append if emits else None,
-            log_position=log_position,
-        )
-
-    async def over(self) -> WaitOver:
-        return await asyncio.wait_for(self.waiter.wait(), 20)
+from tests.support.waiting import AWAY, QUICK, Waiting
 
 
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED", "STOPPED"])
@@ -148,23 +99,6 @@ async def test_reading_the_bucket_never_blocks_the_loop() -> None:
     release.set()
     assert (await task).end is WaitEnd.ENDED
     assert threading.current_thread() not in threads
-
-
-async def test_a_rotated_token_is_read_anew() -> None:
-    old, new = FakeAsyncJobs(["RUNNING", ClusterAuthFailed("403")]), FakeAsyncJobs(["RUNNING", "SUCCEEDED"])
-    waiting = Waiting(old, new)
-    assert (await waiting.over()).end is WaitEnd.ENDED
-    assert old.is_closed
-    assert new.is_closed
-    assert any("the token was refused" in line for line in waiting.said)
-
-
-async def test_a_token_that_stays_refused_ends_the_wait_at_the_third_refusal() -> None:
-    clients = [FakeAsyncJobs([ClusterAuthFailed("403")]) for _ in range(4)]
-    with pytest.raises(ClusterAuthFailed):
-        await Waiting(*clients).over()
-    assert [c.num_polls for c in clients] == [1, 1, 1, 0]
-    assert [c.is_closed for c in clients] == [True, True, True, False]
 
 
 async def test_refusals_with_an_answer_in_between_do_not_add_up() -> None:

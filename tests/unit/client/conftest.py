@@ -1,0 +1,17 @@
+"""A dashboard for the tests of the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.fake_jobs_server import FakeJobsServer
+from tests.support.jobs_clients import TOKEN
+
+
+@pytest.fixture
+def server() -> Iterator[FakeJobsServer]:
+    """Fake dashboard with a token."""
+    with FakeJobsServer(token=TOKEN) as running:
+        yield running

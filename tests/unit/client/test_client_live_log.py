@@ -1,0 +1,80 @@
+"""The log over real sockets: cut, closed, too large, quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+from airflow_provider.client import (
+    TailLimits,
+)
+from tests.support.fake_jobs import TailSession
+from tests.support.fake_jobs_server import FakeJobsServer
+from tests.support.jobs_clients import async_client
+
+
+def test_tail_over_real_sockets(server: FakeJobsServer) -> None:
+    """Cut connections, a normal close while running, and an end without a newline: each line once."""
+    job = server.add_job("job-1", log="a\nb\nc\nd\nend")
+    job.tails = [
+        TailSession(["a\nb"], code=0),
+        TailSession(["a\nb\nc\n"]),
+        TailSession(["a\nb\nc\n", "d\n"], code=1011),
+    ]
+
+    async def run() -> list[str]:
+        async with async_client(server) as client:
+            shown: list[str] = []
+            limits = TailLimits(first_wait_s=0.01, max_wait_s=0.01)
+            async with aclosing(client.tail("job-1", limits=limits)) as chunks:
+                async for chunk in chunks:
+                    shown += chunk.lines
+                    if job.num_tails >= 3:
+                        server.set_status("job-1", "SUCCEEDED")
+            return shown
+
+    assert asyncio.run(run()) == ["a", "b", "c", "d", "end"]
+    assert job.num_tails >= 3
+
+
+def test_tail_of_a_message_over_the_limit(server: FakeJobsServer) -> None:
+    """Our own limit closes with 1009 too; the rest comes from the file (C74)."""
+    job = server.add_job("job-1", log="a\n" + "x" * 9_000_000 + "\nb\n")
+    limits = TailLimits(first_wait_s=0.01, max_wait_s=0.01, poll_s=0.01, final_chars=20_000_000)
+
+    async def run() -> list[Any]:
+        async with async_client(server) as client:
+            chunks = []
+            async for chunk in client.tail("job-1", limits=limits):
+                chunks.append(chunk)
+                if chunk.note:
+                    server.set_status("job-1", "SUCCEEDED")
+            return chunks
+
+    chunks = asyncio.run(run())
+    assert job.num_tails == 2
+    assert [note for chunk in chunks if (note := chunk.note)] == [
+        "live log stops before a message too large to send; the rest is read from the file now and then"
+    ]
+    assert [line[:1] for chunk in chunks for line in chunk.lines] == ["a", "x", "b"]
+
+
+def test_quiet_job_keeps_its_session(server: FakeJobsServer) -> None:
+    """No reconnect while nothing is written."""
+    job = server.add_job("job-1", log="a\n")
+
+    async def run() -> list[str]:
+        async with async_client(server) as client:
+            shown: list[str] = []
+            async for chunk in client.tail("job-1"):
+                shown += chunk.lines
+                if shown == ["a"]:
+                    await asyncio.sleep(0.3)
+                    server.write_log("job-1", "b\n")
+                elif "b" in shown:
+                    server.set_status("job-1", "FAILED", exit_code=1)
+            return shown
+
+    assert asyncio.run(run()) == ["a", "b"]
+    assert job.num_tails == 1

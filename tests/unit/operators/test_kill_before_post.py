@@ -1,0 +1,142 @@
+"""A person's mark while there is no job yet: the main thread goes on until it is killed, and must not post."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider.core import layout
+from airflow_provider.core.errors import Superseded
+from airflow_provider.operators.ray_train import RayTrainOperator
+from tests.support.experiment import ref
+from tests.support.operator_run import STORAGE, World, running_world
+from tests.support.records import outcome
+
+MARKED = ["failed", "success", "restarting"]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr("airflow_provider.operators.session.READ_S", 0.2)
+    with running_world(monkeypatch) as world:
+        yield world
+        world.task.ti.released.set()
+
+
+def at_claim(world: World, act: Callable[[], None], *, attempt: int = 1) -> None:
+    """A signal that arrives while the claim is written."""
+
+    def interfere(verb: str, key: str) -> None:
+        if (verb, key) == ("create_if_absent", layout.claim(1, attempt)):
+            act()
+
+    world.bench.interfere = interfere
+
+
+def at_own(world: World, act: Callable[[], None]) -> None:
+    def interfere(verb: str, key: str) -> None:
+        if (verb, key) == ("create_if_absent", layout.owner(1)):
+            act()
+
+    world.bench.interfere = interfere
+
+
+def test_the_listener_can_find_the_experiment_before_anything_is_owned(world: World) -> None:
+    seen: list[dict[str, Any]] = []
+    at_own(world, lambda: seen.append(dict(world.task.ti.xcoms)))
+    world.defer(world.operator(aws_conn_id=None))
+    (pushed,) = seen
+    assert set(pushed) == {"ray_train_job", "experiment_url"}
+    uri = pushed["experiment_url"]
+    assert uri.startswith(f"{STORAGE}/d/train/")
+    assert pushed["ray_train_job"] == {"conn_id": "ray_test", "aws_conn_id": None, "experiment": uri}
+    assert world.task.ti.xcoms["ray_train_job"]["experiment"] == uri
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize("state", MARKED)
+@pytest.mark.parametrize("when", [at_own, at_claim])
+def test_a_marked_or_cleared_task_posts_nothing(
+    world: World, when: Callable[..., None], state: str, deferrable: bool
+) -> None:
+    operator = world.operator(deferrable=deferrable)
+
+    def marked() -> None:
+        world.task.ti.state = state
+        operator.on_kill()
+
+    when(world, marked)
+    with pytest.raises(Superseded) as caught:
+        operator.execute(world.task.context)
+    assert caught.value.known == f"the task is {state}"
+    assert (world.server.num_posts, world.server.jobs) == (0, {})
+    assert world.records.claim(ref(1, 1)) is not None, "a claim without a job: the next try posts it or goes past it"
+    assert "ray_train_failure" not in world.task.ti.xcoms
+
+
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_an_execution_timeout_posts_nothing_and_is_named(world: World, state: str) -> None:
+    operator = world.operator()
+
+    def timed_out() -> None:
+        world.task.ti.state = state
+        assert operator._session is not None
+        operator._session.is_timed_out = True
+        operator.on_kill()
+
+    at_claim(world, timed_out)
+    with pytest.raises(Superseded) as caught:
+        operator.execute(world.task.context)
+    assert caught.value.known == "execution_timeout"
+    assert world.server.num_posts == 0
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_an_eviction_or_an_unknown_state_forbids_nothing(world: World, hangs: bool) -> None:
+    """The next try attaches to the job, or posts it."""
+    operator = world.operator()
+    world.task.ti.hangs = hangs
+    killed: list[None] = []
+
+    def evicted() -> None:
+        killed.append(operator.on_kill())
+
+    at_claim(world, evicted)
+    with pytest.raises(TaskDeferred):
+        operator.execute(world.task.context)
+    assert killed == [None]
+    assert world.server.num_posts == 1
+    assert world.server.num("POST", ".*/stop") == 0
+
+
+def resumed_operator(world: World, act: Callable[[RayTrainOperator], None]) -> tuple[RayTrainOperator, Any]:
+    """A resume whose job was superseded: the same process goes on to attempt 2."""
+    trigger = world.defer()
+    world.end(world.server.jobs[trigger.submission_id], "FAILED", record=outcome("superseded"))
+    operator = world.operator()
+    at_claim(world, lambda: act(operator), attempt=2)
+    return operator, world.event(trigger)
+
+
+@pytest.mark.parametrize("state", MARKED)
+def test_between_two_jobs_of_one_try_the_second_is_not_posted(world: World, state: str) -> None:
+    """It follows the first one still, which is over: stopping that alone would let the second train for nobody."""
+
+    def marked(operator: RayTrainOperator) -> None:
+        world.task.ti.state = state
+        operator.on_kill()
+
+    operator, event = resumed_operator(world, marked)
+    with pytest.raises(Superseded):
+        operator.execute_complete(world.task.context, event)
+    assert world.server.num_posts == 1
+
+
+def test_an_eviction_between_two_jobs_forbids_nothing(world: World) -> None:
+    operator, event = resumed_operator(world, lambda operator: operator.on_kill())
+    with pytest.raises(TaskDeferred):
+        operator.execute_complete(world.task.context, event)
+    assert world.server.num_posts == 2
