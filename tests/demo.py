@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.lineage import Lineage
 from tests.stack.__main__ import describe, wait_and_watch
-from tests.stack.process import StackError
+from tests.stack.process import StackError, wait_until
 from tests.stack.services import Stack
 from tests.support.training_run import (
     TrainingRun,
@@ -143,8 +143,11 @@ def _epochs(run: TrainingRun) -> dict[int, dict[str, Any]]:
 
 def _latest(run: TrainingRun) -> str | None:
     """The newest commit once the killed driver's processes are gone."""
-    while driver_processes(run.stack.ray) or worker_processes(run.stack.ray):
-        time.sleep(0.2)
+    wait_until(
+        lambda: not driver_processes(run.stack.ray) and not worker_processes(run.stack.ray),
+        timeout_s=60,
+        what="the killed driver's processes to end",
+    )
     records = run.records()
     claim = records.newest_claim() if records else None
     if records is None or claim is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import ForeignExperiment, Superseded, WriteConflict
 from airflow_provider.core.records import AttemptRef, OwnerRecord
-from airflow_provider.storage.object_store import probe_conditional_writes
 
 if TYPE_CHECKING:
     from airflow_provider.operators.request import TrainingRequest
@@ -43,8 +41,6 @@ class Ownership:
         Raises Superseded, or ForeignExperiment when the path belongs to another task instance.
         """
         newest = self.records.newest_owner()
-        if newest is None:
-            self._check_store()
         for _ in range(MAX_LOST_RACES):
             k = 1
             if newest is not None:
@@ -58,14 +54,19 @@ class Ownership:
             newest = self.records.newest_owner()
         else:
             raise WriteConflict(f"No owner record could be created in {MAX_LOST_RACES} races", known=self.request.uri)
+        if record.k == 1:
+            self._check_store(record)
         self.k = record.k
         self._known[record.k] = record
         self.facts = replace(self.facts, own_ks=self.facts.own_ks | {record.k})
         self.confirm()
 
-    def _check_store(self) -> None:
-        """Once per experiment: claims exclude one another only on a store with conditional writes."""
-        if not probe_conditional_writes(self.records.store, key=f"probe/{uuid.uuid4().hex}"):
+    def _check_store(self, first: OwnerRecord) -> None:
+        """Once per experiment: claims exclude one another only on a store with conditional writes.
+
+        A store that ignores them says "created" again for the record that was just created; nothing else is written.
+        """
+        if self.records.try_create_owner(first):
             self.log(
                 "WARNING: this store ignores conditional writes (If-None-Match), so two tries at the same moment could both "
                 "claim the experiment; use a store that has them, or see to it that only one try runs"

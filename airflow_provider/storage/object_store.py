@@ -178,17 +178,3 @@ def open_object_store(
     from airflow_provider.storage.local import LocalObjectStore  # here: flock exists on POSIX only
 
     return LocalObjectStore(uri, anchor=anchor)
-
-
-def probe_conditional_writes(store: ObjectStore, *, key: str) -> bool:
-    """Whether the store keeps "create only if absent": creates `key` twice and deletes it again (3 or more calls).
-
-    A server that ignores If-None-Match says "created" twice. `key` must be one that nobody else uses; False is also the
-    answer when it existed before.
-    """
-    try:
-        first = store.create_if_absent(key, f"first {key}".encode())
-        second = store.create_if_absent(key, f"second {key}".encode())
-    finally:
-        store.delete(key)
-    return first and not second

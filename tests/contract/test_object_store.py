@@ -17,7 +17,7 @@ from airflow_provider.core.errors import (
     WriteConflict,
 )
 from airflow_provider.storage.local import LocalObjectStore
-from airflow_provider.storage.object_store import ObjectStore, probe_conditional_writes
+from airflow_provider.storage.object_store import ObjectStore
 from airflow_provider.storage.s3 import S3ObjectStore
 from tests.stack.s3 import S3Server
 from tests.support.memory_store import MemoryStore
@@ -265,12 +265,6 @@ def test_replace_if_match_refuses_another_or_no_object(place: Place) -> None:
     with pytest.raises(WriteConflict):
         place.store.replace_if_match("missing", b"1", etag=first)
     assert place.store.read("missing") is None
-
-
-def test_probe_finds_conditional_writes(place: Place) -> None:
-    """`doctor` and the operator ask this before they trust a store, and leave nothing behind."""
-    assert probe_conditional_writes(place.store, key="probe/x") is True
-    assert list(place.store.list("")) == []
 
 
 # --- listing -----------------------------------------------------------------------------------------------------------

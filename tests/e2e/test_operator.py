@@ -127,6 +127,7 @@ def test_a_killed_airflow_worker_attaches_to_the_running_job(start: Start, unhar
     assert [t.acted_on for t in lineage.tries] == ["g1/a1", "g1/a1"]
     assert len(jobs_of(run)) == 1
     assert "attaching to job" in run.log(2)
+    assert run.log(2).count("checkpoint 6 committed: epoch=5") == 1, "the blocking mode streams the job's log too"
     assert is_bit_equal(weights(run), weights(unharmed))
 
 
@@ -137,11 +138,12 @@ def test_a_user_error_ends_the_retries_and_shows_the_inner_exception(start: Star
     failure = run.xcom("ray_train_failure")
     assert failure["kind"] == "user"
     assert failure["reason"].count("labels") == 1
+    assert "counting.py:" in failure["reason"], "the author's own line"
     assert not failure["retryable"]
     assert [c.metrics["epoch"] for c in run.lineage().checkpoints] == [0]
 
 
-@pytest.mark.parametrize("dag_id", ["train_factory", "train_script", "train_v1"])
+@pytest.mark.parametrize("dag_id", ["train_factory", "train_script", "train_v1", "train_elastic"])
 def test_every_way_to_say_what_to_train(start: Start, dag_id: str) -> None:
     run = start(dag_id, epochs=3)
     assert wait_for_end(run)["state"] == "success", run.log()[-4000:]

@@ -249,7 +249,7 @@ def test_stop_record_ends_the_driver_and_its_workers(experiment: Experiment) -> 
     ended = experiment.wait(job)
     assert ended["driver_exit_code"] == EXIT_CANCELLED, experiment.log(job)
     outcome = experiment.json(layout.outcome(1, 1))
-    assert (outcome["state"], outcome["failure"]["kind"]) == ("cancelled", "stopped")
+    assert (outcome["state"], outcome["failure"]["kind"]) == ("cancelled", "infrastructure")
     assert_no_workers(experiment.ray)
 
 
@@ -262,7 +262,7 @@ def assert_no_workers(cluster: RayCluster) -> None:
 
 
 def test_stopped_job_leaves_an_outcome(experiment: Experiment) -> None:
-    """A stop outside Airflow is told from a crash."""
+    """From inside, Ray's stop and a node that shuts down look alike; the job's status STOPPED tells Airflow's side."""
     job = experiment.start(loop(epochs=500, num_workers=1), 1)
     when_committed(experiment, job, 1, 1)
     experiment.stop_job(job)

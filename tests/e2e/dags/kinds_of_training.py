@@ -49,6 +49,17 @@ with dag("train_blocking"):
 with dag("train_factory"):
     RayTrainOperator(task_id="train", trainer="counting:make_trainer", train_loop_config=LOOP_CONFIG, **COMMON)
 
+with dag("train_elastic"):
+    # One to two workers, and rows that a Ray Data factory gives again on each attempt.
+    RayTrainOperator(
+        task_id="train",
+        train_loop="counting:train_loop",
+        train_loop_config=LOOP_CONFIG | {"has_rows": True},
+        datasets="counting:datasets",
+        scaling_config={"num_workers": (1, 2)},
+        **COMMON,
+    )
+
 with dag("train_script"):
     RayTrainOperator(task_id="train", entrypoint="python counting_script.py --epochs {{ params.epochs }}", **COMMON)
 

@@ -48,7 +48,7 @@ def test_the_listener_can_find_the_experiment_before_anything_is_owned(world: Wo
     seen: list[dict[str, Any]] = []
     at_own(world, lambda: seen.append(dict(world.task.ti.xcoms)))
     world.defer(world.operator(aws_conn_id=None))
-    (pushed,) = seen
+    pushed = seen[0]
     assert set(pushed) == {"ray_train_job", "experiment_url"}
     uri = pushed["experiment_url"]
     assert uri.startswith(f"{STORAGE}/d/train/")

@@ -15,26 +15,18 @@ def warnings(bench: Bench) -> list[str]:
     return [line for line in bench.said if line.startswith("WARNING")]
 
 
-def probes(bench: Bench) -> list[str]:
-    return [step for step in bench.steps("create_if_absent", "delete") if " probe/" in step]
+def creates(bench: Bench) -> list[str]:
+    return bench.steps("create_if_absent")
 
 
-def test_a_new_experiment_asks_once_whether_the_store_keeps_its_word_and_cleans_up() -> None:
+def test_a_new_experiment_is_asked_once_whether_its_store_keeps_its_word() -> None:
+    """By creating the first owner again: no other object, no right to delete is needed."""
     bench = Bench()
     bench.new_try().own()
-    verbs, keys = zip(*(step.split(" ") for step in probes(bench)), strict=True)
-    assert verbs == ("create_if_absent", "create_if_absent", "delete")
-    assert len(set(keys)) == 1
+    assert creates(bench) == ["create_if_absent owners/000001.json"] * 2
+    assert bench.steps("delete") == []
     assert bench.written() == ["owners/000001.json"]
     assert warnings(bench) == []
-
-
-def test_each_try_probes_a_key_of_its_own() -> None:
-    """Two tries that probe the same key at once would each believe that the store is careless."""
-    one, two = Bench(), Bench()
-    one.new_try().own()
-    two.new_try().own()
-    assert set(probes(one)).isdisjoint(probes(two))
 
 
 def test_a_store_that_ignores_conditional_writes_is_said_and_not_refused() -> None:
@@ -47,27 +39,18 @@ def test_a_store_that_ignores_conditional_writes_is_said_and_not_refused() -> No
     assert bench.written() == ["owners/000001.json"]
 
 
-def test_where_there_is_an_owner_nothing_is_probed_again() -> None:
+def test_where_there_is_an_owner_nothing_is_asked_again() -> None:
     bench = Bench(CarelessStore(URI))
     bench.own(1)
+    bench.log.clear()
     training_try = bench.new_try(2)
     training_try.own()
     assert training_try.k == 2
-    assert (probes(bench), warnings(bench)) == ([], [])
+    assert creates(bench) == ["create_if_absent owners/000002.json"]
+    assert warnings(bench) == []
 
 
-def test_owning_again_probes_nothing() -> None:
-    bench = Bench()
-    training_try = bench.new_try(2)
-    training_try.own()
-    bench.own(2, try_number=1)
-    bench.log.clear()
-    assert not training_try.is_owner()
-    assert training_try.k == 3
-    assert probes(bench) == []
-
-
-def test_a_store_that_refuses_the_probe_is_an_error_before_anything_is_owned() -> None:
+def test_a_store_that_refuses_the_first_owner_is_an_error_before_anything_is_owned() -> None:
     bench = Bench()
     bench.store.fail_call(2, StorePermissionDenied("no PutObject"))
     with pytest.raises(StorePermissionDenied):

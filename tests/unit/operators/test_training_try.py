@@ -47,6 +47,7 @@ def test_a_first_try_owns_then_marks_then_claims_then_looks_at_the_owners_then_p
     assert probe.startswith("create_if_absent probe/"), "whether the store keeps its word is asked before it counts"
     assert rest == [
         "create_if_absent owners/000001.json",
+        "create_if_absent owners/000001.json",  # once per experiment: does the store keep its word?
         "marker 1",
         f"create_if_absent {CLAIM_1}",
         f"POST {job_id(1, 1)}",

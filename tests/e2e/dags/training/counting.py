@@ -19,7 +19,10 @@ def train_loop(config: dict) -> None:
         with checkpoint.as_directory() as directory:
             state = torch.load(os.path.join(directory, "state.pt"), weights_only=True)
         weight, first = state["weight"], state["epoch"] + 1
+    shard = ray.train.get_dataset_shard("train") if config.get("has_rows") else None
     for epoch in range(first, config.get("epochs", 3)):
+        if shard is not None:
+            assert sum(len(batch["id"]) for batch in shard.iter_batches()) > 0
         if config.get("break_in_epoch") == epoch:
             raise KeyError("labels")
         weight = weight * 0.9 + torch.rand(4, generator=torch.Generator().manual_seed(epoch))
@@ -30,6 +33,13 @@ def train_loop(config: dict) -> None:
                 torch.save({"weight": weight, "epoch": epoch}, os.path.join(directory, "state.pt"))
                 mine = ray.train.Checkpoint.from_directory(directory)
             ray.train.report({"epoch": epoch, "loss": float(weight.sum())}, checkpoint=mine)
+
+
+def datasets():
+    """Eight rows, made anew on each attempt."""
+    import ray.data
+
+    return {"train": ray.data.range(8)}
 
 
 def make_trainer(run_config, train_loop_config):
