@@ -44,6 +44,8 @@ def unharmed(stack: Stack, airflow: AirflowClient) -> TrainingRun:
     run_id = airflow.run_dag("train_deferred", conf={"epochs": 6})
     run = TrainingRun(stack, airflow, "train_deferred", run_id)
     assert wait_for_end(run)["state"] == "success"
+    # Read now: another test replaces the cluster, which then forgets the job.
+    run.job_as_ray_shows_it = stack.ray.get(f"/api/jobs/{run.xcom()['submission_id']}").decode()
     return run
 
 
@@ -73,8 +75,13 @@ def test_a_deferred_training_publishes_result_lineage_links_and_log(unharmed: Tr
 def test_no_secret_reaches_xcom_log_or_job(unharmed: TrainingRun, stack: Stack) -> None:
     """G11: tokens and keys stay in the connections."""
     secrets = [stack.ray.token, stack.s3.secret_key]
-    job = stack.ray.get(f"/api/jobs/{unharmed.xcom()['submission_id']}").decode()
-    shown = [unharmed.log(), job, str(unharmed.xcom()), str(unharmed.xcom("checkpoint_lineage"))]
+    assert "airflow_dag_id" in unharmed.job_as_ray_shows_it
+    shown = [
+        unharmed.log(),
+        unharmed.job_as_ray_shows_it,
+        str(unharmed.xcom()),
+        str(unharmed.xcom("checkpoint_lineage")),
+    ]
     shown.append(str(unharmed.task().get("rendered_fields", "")))
     assert not [s for s in secrets for text in shown if s in text]
 

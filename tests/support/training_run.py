@@ -65,6 +65,7 @@ class TrainingRun:
     run_id: str
     task_id: str = "train"
     map_index: int = -1
+    job_as_ray_shows_it: str = ""
     _experiment: str | None = None
 
     @property
