@@ -29,6 +29,8 @@ ALWAYS_LEFT_OUT = (
     ".env", ".env*", "*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     ".ssh", ".aws", ".azure", ".gcloud", ".kube", ".docker", ".gnupg", ".netrc", ".pypirc", ".pgpass", ".git-credentials",
     "credentials", "credentials.json", "credentials.ini", "credentials.yaml", "credentials.yml", "credentials.csv",
+    "*.env", "*_credentials", "*_credentials.json", ".npmrc", ".vault-token", "*.ppk", "*.tfstate", "kubeconfig",
+    ".htpasswd", ".dockercfg",
     "service-account*.json", "service_account*.json", "secrets.json", "secrets.yaml", "secrets.yml",
 )  # fmt: skip
 """Names that never travel, whatever the ignore files say: keys, credentials and bulk that no job needs."""
@@ -75,9 +77,20 @@ def package_directory(
     root = Path(path)
     if not root.is_dir():
         raise InvalidConfig(f"directory {str(path)!r} does not exist", change="correct working_dir")
-    root = root.resolve()
-    walk = _Walk(root, excludes)
-    entries = sorted(walk.entries(), key=lambda entry: entry.name)
+    try:
+        root = root.resolve()
+        walk = _Walk(root, excludes)
+        entries = sorted(walk.entries(), key=lambda entry: entry.name)
+    except (OSError, RuntimeError, re.error) as error:  # links in a circle or without permission, a bad ignore pattern
+        raise InvalidConfig(
+            f"directory {root} can't be packed",
+            known=f"{type(error).__name__}: {error}",
+            change="correct what is named",
+        ) from error
+    if any(entry.name.startswith("airflow_provider/") for entry in entries):
+        raise InvalidConfig(
+            f"directory {root} holds a folder airflow_provider", change="rename it: it would hide the runtime's own"
+        )
     if not entries:
         raise InvalidConfig(
             f"directory {root} holds no file to send", change="check .gitignore, .rayignore and excludes"

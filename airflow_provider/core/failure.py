@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
@@ -73,8 +73,12 @@ _FINAL_KINDS = frozenset(
 MAX_DETAIL = 8_000
 
 
-def _cut(detail: str) -> str:
-    return storable(detail)[-MAX_DETAIL:]
+def _text(value: Any) -> Any:
+    return storable(value) if isinstance(value, str) else value
+
+
+def _cut(detail: Any) -> Any:
+    return storable(detail)[-MAX_DETAIL:] if isinstance(detail, str) else detail
 
 
 class Failure(BaseModel):
@@ -83,7 +87,7 @@ class Failure(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kind: FailureKind
-    reason: Annotated[str, BeforeValidator(storable)]
+    reason: Annotated[str, BeforeValidator(_text)]
     """One sentence: what happened, with the numbers that led to the kind."""
     exception_type: str | None = None
     """Qualified name of the innermost exception, where there is one."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.redaction import redact
 
 MAX_SUBMISSION_ID = 200
 """Ray uses the id in a URL path and in a log file's name."""
@@ -66,13 +67,13 @@ def checked_storage_path(storage_path: str) -> str:
         prefix = prefix.rstrip("/")
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
             raise InvalidConfig(
-                f"storage_path {storage_path[:120]!r} names no valid bucket",
+                f"storage_path {redact(storage_path)[:120]!r} names no valid bucket",
                 known="a bucket has 3 to 63 lower-case letters, digits, dots and hyphens",
                 change="write s3://bucket/prefix, and give the endpoint in the AWS connection or in StorageConfig",
             )
         if "//" in f"/{prefix}" or any(p in (".", "..") for p in prefix.split("/")) or "?" in prefix or "#" in prefix:
             raise InvalidConfig(
-                f"storage_path {storage_path[:120]!r} has an empty, '.' or '..' part, '?' or '#'",
+                f"storage_path {redact(storage_path)[:120]!r} has an empty, '.' or '..' part, '?' or '#'",
                 known="clients disagree about which key that is",
                 change="write s3://bucket/prefix; endpoint options belong into StorageConfig",
             )
@@ -80,7 +81,7 @@ def checked_storage_path(storage_path: str) -> str:
     if storage_path.startswith("/"):
         return storage_path.rstrip("/") or "/"
     raise InvalidConfig(
-        f"storage_path {storage_path[:120]!r} is neither s3://bucket/prefix nor an absolute path",
+        f"storage_path {redact(storage_path)[:120]!r} is neither s3://bucket/prefix nor an absolute path",
         change="use S3, or a directory that Airflow and all nodes of the cluster share",
     )
 

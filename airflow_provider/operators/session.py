@@ -114,6 +114,7 @@ class TrainingSession:
             client=client,
             set_marker=lambda k: set_marker(store, k=k, identity=identity),
             log=operator.log.info,
+            task_state=lambda: _state_of(ti),
         )
         return cls(operator, context, request, target, client, records, attempt, publication)
 
@@ -378,11 +379,20 @@ class TrainingSession:
             self.operator.log.info("no job will be submitted: %s", self.attempt.forbidden)
 
     def _task_state(self) -> str | None:
-        ti = self.context["ti"]
-        states = ti.get_task_states(
-            dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
-        )
-        return find_state(states, run_id=ti.run_id, task_id=ti.task_id)
+        return _read_state(self.context["ti"])
+
+
+def _state_of(ti: Any) -> str | None:
+    """Airflow's word on the task; None where it gives none: the bucket's own rules hold all the same."""
+    try:
+        return _read_state(ti)
+    except Exception:  # noqa: BLE001 - Airflow's API may be away, and says so in many ways
+        return None
+
+
+def _read_state(ti: Any) -> str | None:
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index)
+    return find_state(states, run_id=ti.run_id, task_id=ti.task_id)
 
 
 def _client(target: tuple[ClusterAddress, ClusterCredentials]) -> SyncJobsClient:

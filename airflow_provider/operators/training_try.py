@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS = 6
 """Decisions within one try before it gives up: each further one needs another process acting in between."""
+ENDED_STATES = frozenset({"failed", "success", "skipped", "removed", "restarting", "upstream_failed"})
+"""A person, or Airflow itself, ended or restarted the task under this process."""
+MAX_ATTEMPTS_PER_OWNER = 5
+"""Attempts that one owner may claim: each further one means that its job was taken away or could not see the claim."""
 STOP_WAIT_S = 60.0
 """How long a stopped job may take to end before the next attempt is claimed (its claim fences what is left)."""
 
@@ -86,6 +90,8 @@ class TrainingTry(Ownership):
     """The steps of one try, from owning the experiment to a job."""
 
     client: SyncJobsClient
+    task_state: Callable[[], str | None] = lambda: None
+    """Airflow's present word on the task, None where it can't be read."""
     sleep: Callable[[float], None] = time.sleep
     forbidden: str | None = None
     """Why nothing may be submitted any more; set by on_kill while there is no job yet."""
@@ -122,7 +128,8 @@ class TrainingTry(Ownership):
             newest,
             on_clear=self.request.on_clear,
             spec_digest=self.request.spec_digest,
-            code_digest=code_digest(self._code()),
+            # Packing the author's code may fail; only a job that never arrived needs it for the decision.
+            code_digest=code_digest(self._code()) if newest and isinstance(newest.job, JobUnknown) else "",
             now=self.now(),
         )
 
@@ -228,6 +235,7 @@ class TrainingTry(Ownership):
 
     def _claim_and_submit(self, ref: AttemptRef, *, reason: str) -> Submitted | None:
         """Check the restore point before GPUs are taken, claim, submit; None after a lost race."""
+        self._check_not_endless()
         point = scan_restore_point(self.records, ref=ref, policy=self.request.restore, newest=self._newest)
         if point is not None:
             self.log(point.reason)
@@ -257,6 +265,22 @@ class TrainingTry(Ownership):
             return None
         # Claiming counts as acting, so the own owner record needs no update here.
         return self._submit(claim, reason=reason)
+
+    def _check_not_endless(self) -> None:
+        """Raise where this owner has claimed attempt after attempt: going on would post jobs for ever."""
+        own = 0
+        claim = self._newest.claim if self._newest else None
+        while claim is not None and claim.k == self.k:
+            own += 1
+            if own >= MAX_ATTEMPTS_PER_OWNER:
+                raise RayTrainError(
+                    f"{own} jobs of this try ended without a word, each taken away or superseded",
+                    known=f"the last is {claim.submission_id}, attempt {claim.ref}",
+                    change="read its log; check that the cluster sees the same bucket and endpoint as Airflow",
+                )
+            if claim.attempt == 1:
+                return
+            claim = self.records.claim(AttemptRef(generation=claim.generation, attempt=claim.attempt - 1))
 
     def _submit(self, claim: ClaimRecord, *, reason: str) -> Submitted | None:
         spec = JobSpec(
@@ -292,6 +316,10 @@ class TrainingTry(Ownership):
         """Between claim and every POST: a newer owner means no POST, and so does a person who ended the task meanwhile."""
         if self.forbidden is not None:
             raise Superseded("Nothing is submitted any more", known=self.forbidden)
+        # A mark that came before our owner record existed reached no listener; one that comes later finds it.
+        state = self.task_state()
+        if state in ENDED_STATES:
+            raise Superseded("Nothing is submitted any more", known=f"Airflow says that the task is {state}")
         if not self.is_owner():
             raise _OwnedAgain
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import RecordUnreadable
+from airflow_provider.core.errors import InvalidConfig, RecordUnreadable
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, JobSpec
 from airflow_provider.core.records import AliveRecord, ClaimRecord, OwnerRecord, StopRecord
 from airflow_provider.runtime.storage import ExperimentStore
@@ -49,9 +49,16 @@ class Standing:
     def first_look(self, *, now: datetime) -> Hit | None:
         """The check before anything is written; also asks whether the claim is ours and nobody ran this attempt before."""
         claim = self.store.read_record(ClaimRecord, layout.claim(self._g, self._n))
-        if claim is None or claim.submission_id != self.spec.submission_id:
-            whose = "is not there" if claim is None else f"belongs to job {claim.submission_id}"
-            return Hit(HitKind.SUPERSEDED, f"the claim of attempt {self.spec.ref} {whose}")
+        if claim is None:
+            # Airflow wrote it before it sent this job: whoever doesn't see it looks at another store.
+            raise InvalidConfig(
+                f"The claim of attempt {self.spec.ref} is not there: the cluster reads another store than Airflow",
+                known=f"looked in {self.spec.experiment_uri}, endpoint {self.spec.storage.endpoint_url or 'default'}",
+                change="give the cluster's way to the bucket in storage_config, or share the directory with its nodes",
+            )
+        if claim.submission_id != self.spec.submission_id:
+            owner = f"belongs to job {claim.submission_id}"
+            return Hit(HitKind.SUPERSEDED, f"the claim of attempt {self.spec.ref} {owner}")
         return self.newer_claim() or self._second_run() or self.look(now=now)
 
     def look(self, *, now: datetime) -> Hit | None:

@@ -10,7 +10,7 @@ import pyarrow.fs
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import StoreUnreachable
+from airflow_provider.core.errors import InvalidConfig, StoreUnreachable
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, JobSpec, TrainingKind, TrainingSpec
 from airflow_provider.core.records import AliveRecord, AttemptRef, ClaimRecord, OwnerRecord, Phase, Record, StopRecord
 from airflow_provider.runtime.claim_watch import ClaimWatch
@@ -123,10 +123,9 @@ def test_deadline(store: ExperimentStore) -> None:
 
 
 def test_first_look_wants_the_own_claim(store: ExperimentStore) -> None:
-    """No claim, or another job's: no right to commit."""
-    missing = standing(store).first_look(now=NOW)
-    assert missing is not None
-    assert "is not there" in missing.reason
+    """No claim: the cluster looks at another store, which is an error to show. Another job's: no right to commit."""
+    with pytest.raises(InvalidConfig, match="reads another store than Airflow"):
+        standing(store).first_look(now=NOW)
     store.write_record(layout.claim(1, 2), claim("job-of-another"))
     foreign = standing(store).first_look(now=NOW)
     assert foreign is not None
