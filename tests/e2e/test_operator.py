@@ -181,6 +181,18 @@ def test_marking_a_deferred_task_failed_stops_its_job(start: Start) -> None:
     assert run.lineage().tries[-1].final
 
 
+def test_a_mark_right_after_the_start_leaves_no_orphan(start: Start) -> None:
+    """Before the first owner record no listener finds anything to stop: the try itself must not submit any more."""
+    run = start("train_deferred", epochs=60, epoch_seconds=1)
+    run.airflow.wait_for_task(*run.key, states={"running"}, timeout_s=LIMIT_S)
+    run.airflow.set_task_state(*run.key, "failed")
+    wait_until(lambda: run.task()["state"] == "failed", timeout_s=30, what="the mark")
+    # A job that slipped through would be submitted by now and show its driver; the next one is behind it in the queue.
+    probe = start("train_deferred", epochs=1)
+    assert wait_for_end(probe)["state"] == "success"
+    assert not driver_processes(run.stack.ray)
+
+
 BAD_REQUESTS = {
     # task id: (failure kind, words a person must find in the log, whether a job was submitted)
     "no_module": ("config", "no_such_module", True),
