@@ -249,7 +249,7 @@ def test_stop_record_ends_the_driver_and_its_workers(experiment: Experiment) -> 
     ended = experiment.wait(job)
     assert ended["driver_exit_code"] == EXIT_CANCELLED, experiment.log(job)
     outcome = experiment.json(layout.outcome(1, 1))
-    assert (outcome["state"], outcome["failure"]["kind"]) == ("cancelled", "infrastructure")
+    assert (outcome["state"], outcome["failure"]["kind"]) == ("cancelled", "stopped")
     assert_no_workers(experiment.ray)
 
 
@@ -268,7 +268,7 @@ def test_stopped_job_leaves_an_outcome(experiment: Experiment) -> None:
     experiment.stop_job(job)
     assert experiment.wait(job)["status"] == "STOPPED"
     outcome = experiment.json(layout.outcome(1, 1))
-    assert (outcome["state"], outcome["failure"]["kind"]) == ("cancelled", "stopped")
+    assert (outcome["state"], outcome["failure"]["kind"]) == ("cancelled", "infrastructure")
 
 
 def test_finished_earlier_attempt_is_carried_over(healthy: Experiment) -> None:
