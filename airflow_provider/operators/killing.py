@@ -46,3 +46,17 @@ def find_state(states: dict[str, Any], *, run_id: str, task_id: str) -> str | No
         if name == task_id or name.startswith(f"{task_id}_"):
             return str(state) if state is not None else None
     return None
+
+
+def read_state(ti: Any) -> str | None:
+    """Airflow's present word on the task. Raises whatever Airflow's API raises."""
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index)
+    return find_state(states, run_id=ti.run_id, task_id=ti.task_id)
+
+
+def state_or_none(ti: Any) -> str | None:
+    """The same, None where Airflow gives none: the bucket's own rules hold all the same."""
+    try:
+        return read_state(ti)
+    except Exception:  # noqa: BLE001 - Airflow's API may be away, and says so in many ways
+        return None

@@ -29,7 +29,7 @@ from airflow_provider.operators.collecting import (
     read_experiment,
     refusal,
 )
-from airflow_provider.operators.killing import READ_S, STOP_S, UNKNOWN, find_state, read_together
+from airflow_provider.operators.killing import READ_S, STOP_S, UNKNOWN, read_state, read_together, state_or_none
 from airflow_provider.operators.marker import dag_run_identity, set_marker
 from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.publication import Publication
@@ -114,7 +114,7 @@ class TrainingSession:
             client=client,
             set_marker=lambda k: set_marker(store, k=k, identity=identity),
             log=operator.log.info,
-            task_state=lambda: _state_of(ti),
+            task_state=lambda: state_or_none(ti),
         )
         return cls(operator, context, request, target, client, records, attempt, publication)
 
@@ -379,20 +379,7 @@ class TrainingSession:
             self.operator.log.info("no job will be submitted: %s", self.attempt.forbidden)
 
     def _task_state(self) -> str | None:
-        return _read_state(self.context["ti"])
-
-
-def _state_of(ti: Any) -> str | None:
-    """Airflow's word on the task; None where it gives none: the bucket's own rules hold all the same."""
-    try:
-        return _read_state(ti)
-    except Exception:  # noqa: BLE001 - Airflow's API may be away, and says so in many ways
-        return None
-
-
-def _read_state(ti: Any) -> str | None:
-    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index)
-    return find_state(states, run_id=ti.run_id, task_id=ti.task_id)
+        return read_state(self.context["ti"])
 
 
 def _client(target: tuple[ClusterAddress, ClusterCredentials]) -> SyncJobsClient:
