@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from airflow_provider.core import layout
+from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.manifest import Manifest
 from airflow_provider.core.records import (
     AttemptRef,
@@ -149,7 +150,10 @@ def project(facts: ExperimentFacts) -> Lineage:
     return Lineage(
         experiment=facts.uri,
         tries=tuple(_try(owner, claimed.get(owner.k)) for owner in facts.owners),
-        attempts=tuple(_attempt(attempt) for attempt in facts.attempts),
+        attempts=tuple(
+            _attempt(attempt, later=later)
+            for attempt, later in zip(facts.attempts, (*facts.attempts[1:], None), strict=True)
+        ),
         checkpoints=tuple(checkpoints),
     )
 
@@ -174,9 +178,9 @@ def _try(owner: OwnerRecord, claimed: AttemptRef | None) -> LineageTry:
     )
 
 
-def _attempt(attempt: AttemptRecords) -> LineageAttempt:
+def _attempt(attempt: AttemptRecords, *, later: AttemptRecords | None) -> LineageAttempt:
     claim, outcome = attempt.claim, attempt.final_outcome
-    failure = outcome.failure if outcome else None
+    failure = outcome.failure if outcome else _without_outcome(later)
     restored = attempt.restored
     return LineageAttempt(
         ref=str(claim.ref),
@@ -185,7 +189,7 @@ def _attempt(attempt: AttemptRecords) -> LineageAttempt:
         intent=claim.intent,
         restored_from=_full(claim.generation, restored.checkpoint) if restored and restored.checkpoint else None,
         restore_reason=restored.reason if restored else None,
-        state=outcome.state.value if outcome else "unknown",
+        state=outcome.state.value if outcome else "lost" if later else "unknown",
         failure_kind=failure.kind.value if failure else None,
         failure_reason=failure.reason if failure else None,
         num_commits=len(own_commits(attempt)),
@@ -194,6 +198,14 @@ def _attempt(attempt: AttemptRecords) -> LineageAttempt:
         claimed_at=claim.created_at,
         finished_at=outcome.finished_at if outcome else None,
     )
+
+
+def _without_outcome(later: AttemptRecords | None) -> Failure | None:
+    """Nobody wrote how an attempt ended: its driver and the try that followed it died together. The next one's claim ended it."""
+    if later is None:
+        return None
+    why = f"the driver left no outcome; {later.claim.ref} followed: {later.claim.intent}"
+    return Failure(kind=FailureKind.LOST, reason=why)
 
 
 def _full(generation: int, name: str) -> str:
@@ -313,8 +325,3 @@ def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_che
         "restore_proven": outcome.restore_proven if outcome else "unknown",
         "fenced": outcome.fenced if outcome else None,
     }
-
-
-def newest_ref(attempts: Sequence[AttemptRecords]) -> AttemptRef:
-    """The highest-ranked attempt."""
-    return max((a.claim.ref for a in attempts), key=lambda ref: ref.rank)

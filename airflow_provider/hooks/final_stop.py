@@ -22,7 +22,7 @@ def stop_for_good(job: dict[str, Any], *, counters: dict[str, int], how: str) ->
     `job` is what the operator pushed as `ray_train_job`. Returns a sentence for the log.
     """
     records = ExperimentRecords(open_experiment(job["experiment"], aws_conn_id=job["aws_conn_id"]))
-    owner = _final_owner(records, counters)
+    owner = _final_owner(records, counters, identity=job.get("dag_run_identity"))
     if isinstance(owner, str):
         return owner
     claim = records.newest_claim()
@@ -42,19 +42,26 @@ def stop_for_good(job: dict[str, Any], *, counters: dict[str, int], how: str) ->
     return result.reason
 
 
-def _final_owner(records: ExperimentRecords, counters: dict[str, int]) -> OwnerRecord | str:
-    """The final owner record, or why there must be none: a try that a later clear or retry started is not meant."""
+def _final_owner(records: ExperimentRecords, counters: dict[str, int], *, identity: str | None) -> OwnerRecord | str:
+    """The final owner record, or why there must be none: a try that a later clear or retry started is not meant.
+
+    Counters begin again when a DAG run is deleted and created anew, so they compare within one identity only. `identity`
+    is the marked run's, None in records of older releases.
+    """
     for _ in range(MAX_LOST_RACES):
         found = records.newest_owner()
         if found is None:
             return "nothing to stop: the experiment has no owner yet"
         newest = found[1]
-        if newest.clear_number > counters["clear_number"] or newest.try_number > counters["try_number"]:
+        is_same_run = identity is None or newest.dag_run_identity == identity
+        is_newer = newest.clear_number > counters["clear_number"] or newest.try_number > counters["try_number"]
+        if is_same_run and is_newer:
             return f"not stopping: owner {newest.k} is try {newest.try_number}, newer than the one that was marked"
         record = newest.model_copy(
             update={
                 **counters,
                 "k": newest.k + 1,
+                "dag_run_identity": identity or newest.dag_run_identity,
                 "final": True,
                 "created_by": "listener",
                 "created_at": datetime.now(timezone.utc),

@@ -27,16 +27,16 @@ class Publication:
     def __init__(self, ti: RuntimeTaskInstanceProtocol, log: Any) -> None:
         self._ti, self._log = ti, log
 
-    def experiment(self, request: TrainingRequest) -> None:
+    def experiment(self, request: TrainingRequest, *, identity: str) -> None:
         """Before anything is owned: from here on the listener can stop what this try is about to start."""
-        self._ti.xcom_push(key=JOB_RECORD_KEY, value=_record(request))
+        self._ti.xcom_push(key=JOB_RECORD_KEY, value=_record(request, identity))
         url = experiment_url(request.uri, endpoint_url=request.storage.endpoint_url)
         self._ti.xcom_push(key=EXPERIMENT_URL_KEY, value=url)
 
-    def job(self, request: TrainingRequest, step: Submitted, *, address: str) -> None:
+    def job(self, request: TrainingRequest, step: Submitted, *, identity: str, address: str) -> None:
         """Right after submitting or attaching: the link is visible while the task waits."""
         self._ti.xcom_push(key=JOB_URL_KEY, value=job_url(address, step.submission_id))
-        value = _record(request) | {
+        value = _record(request, identity) | {
             "submission_id": step.submission_id,
             "generation": step.ref.generation,
             "attempt": step.ref.attempt,
@@ -75,5 +75,10 @@ class Publication:
             self._log.exception("The failure could not be pushed to XCom")
 
 
-def _record(request: TrainingRequest) -> dict[str, Any]:
-    return {"conn_id": request.conn_id, "aws_conn_id": request.aws_conn_id, "experiment": request.uri}
+def _record(request: TrainingRequest, identity: str) -> dict[str, Any]:
+    return {
+        "conn_id": request.conn_id,
+        "aws_conn_id": request.aws_conn_id,
+        "experiment": request.uri,
+        "dag_run_identity": identity,
+    }

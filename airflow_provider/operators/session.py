@@ -75,8 +75,6 @@ class TrainingSession:
     attempt: TrainingTry
     publication: Publication
     is_timed_out: bool = False
-    following: Submitted | None = None
-    """The job this process answers for; what on_kill stops."""
 
     @classmethod
     def open(cls, operator: RayTrainOperator, context: Context) -> Self:
@@ -139,7 +137,7 @@ class TrainingSession:
         """From `execute`: own, decide, act, wait."""
         self.operator.log.info(budget_table(self.request, retries=self.operator.retries))
         self.operator.log.info("experiment %s", self.request.uri)
-        self.publication.experiment(self.request)
+        self.publication.experiment(self.request, identity=self.attempt.facts.dag_run_identity)
         self.attempt.own()
         return self._go_on()
 
@@ -149,7 +147,7 @@ class TrainingSession:
         self.attempt.k = k
         self.attempt.facts = replace(self.attempt.facts, own_ks=self.attempt.facts.own_ks | {k})
         ref = AttemptRef(generation=event["generation"], attempt=event["attempt"])
-        self.following = Submitted(ref, event["submission_id"], None, None, event["reason"])
+        self.attempt.current = Submitted(ref, event["submission_id"], None, None, event["reason"])
         if event["end"] == WaitEnd.ERROR.value:
             reason = f"the trigger failed: {event['reason']}"
             raise self._failed(Failure(kind=FailureKind(event["kind"]), reason=reason))
@@ -161,8 +159,8 @@ class TrainingSession:
             if isinstance(step, Over):
                 result = self._finish(step.ref, step.submission_id)
             else:
-                self.following = step
-                self.publication.job(self.request, step, address=str(self.client.address))
+                identity = self.attempt.facts.dag_run_identity
+                self.publication.job(self.request, step, identity=identity, address=str(self.client.address))
                 if self.operator.deferrable:
                     self._defer(step)
                 result = self._after_wait_or_none(self._block(step))
@@ -176,7 +174,7 @@ class TrainingSession:
 
     def _after_wait_or_none(self, over: WaitOver) -> dict[str, Any] | None:
         """The result, or None when all must be decided again. Raises the failure otherwise."""
-        following = self.following
+        following = self.attempt.current
         if following is None:
             raise RayTrainError("There is no job to conclude")
         self.operator.log.info("%s: %s", following.submission_id, over.reason)
@@ -336,7 +334,7 @@ class TrainingSession:
 
     def _failed(self, failure: Failure) -> RayJobFailed:
         """The failure as an exception."""
-        following = self.following
+        following = self.attempt.current
         what_next = (
             "the next try restores from the newest verified checkpoint" if failure.is_retryable else "not retried"
         )
@@ -352,9 +350,9 @@ class TrainingSession:
 
     def kill(self) -> None:
         """Inside a signal handler, 5 s: read the task's state and the owner in threads, then stop or leave."""
-        step = self.following
+        step = self.attempt.current
         if step is None:
-            self._kill_before_post()
+            self._kill_before_claim()
             return
         state, newer = read_together(
             [self._task_state, lambda: self.records.owner(self.attempt.k + 1)], within_s=READ_S
@@ -371,7 +369,7 @@ class TrainingSession:
             self.attempt.forbidden = verdict.reason
             read_together([lambda: self._stop(step, reason=verdict.reason)], within_s=STOP_S)
 
-    def _kill_before_post(self) -> None:
+    def _kill_before_claim(self) -> None:
         """No job yet: a person's wish only has to keep the POST from being sent; the main thread goes on until SIGKILL."""
         (state,) = read_together([self._task_state], within_s=READ_S)
         if self.is_timed_out or state not in (UNKNOWN, None, "running"):

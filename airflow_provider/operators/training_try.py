@@ -93,6 +93,8 @@ class TrainingTry(Ownership):
     task_state: Callable[[], str | None] = lambda: None
     """Airflow's present word on the task, None where it can't be read."""
     sleep: Callable[[float], None] = time.sleep
+    current: Submitted | None = None
+    """The job this try answers for, from its claim on; what on_kill stops."""
     forbidden: str | None = None
     """Why nothing may be submitted any more; set by on_kill while there is no job yet."""
     _packed: tuple[Package | None] | None = None
@@ -197,13 +199,14 @@ class TrainingTry(Ownership):
         raise AssertionError(decision)
 
     def _submitted(self, decision: Attach, claim: ClaimRecord | None) -> Submitted:
-        return Submitted(
+        self.current = Submitted(
             ref=decision.ref,
             submission_id=decision.submission_id,
             session_name=claim.session_name if claim else None,
             deadline=claim.deadline if claim else None,
             reason=decision.reason,
         )
+        return self.current
 
     def _stop(self, decision: StopThenRestore) -> bool:
         """Stop the live job; False if another owner appeared and all must be decided again."""
@@ -305,12 +308,14 @@ class TrainingTry(Ownership):
             entrypoint_resources=self.request.entrypoint_resources,
         )
         packages = [p for p in (runtime, code) if p is not None]
+        # A kill or time-out while the POST is on its way must find the job: its answer may never come.
+        self.current = Submitted(claim.ref, claim.submission_id, claim.session_name, claim.deadline, reason)
         try:
             outcome = self.client.submit_or_find(job, packages=packages, before_post=self._check_before_post)
         except _OwnedAgain:
             return None
         self.log(outcome.reason)
-        return Submitted(claim.ref, claim.submission_id, claim.session_name, claim.deadline, reason)
+        return self.current
 
     def _check_before_post(self) -> None:
         """Between claim and every POST: a newer owner means no POST, and so does a person who ended the task meanwhile."""

@@ -20,7 +20,6 @@ from airflow_provider.core.lineage import (
     ExperimentFacts,
     Lineage,
     lineage_xcom,
-    newest_ref,
     own_commits,
     project,
     result_xcom,
@@ -104,7 +103,6 @@ def test_generations_do_not_touch_each_other() -> None:
     assert found[f"g000001/{name(1, 1)}"] == "pruned"
     assert found[f"g000001/{name(1, 3)}"] == "committed"
     assert found[f"g000002/{name(1, 1)}"] == "quarantined"
-    assert newest_ref([fresh, FIRST]) == ref(2, 1)
 
 
 def test_carried_checkpoints_are_not_counted_as_own() -> None:
@@ -157,6 +155,13 @@ def test_an_attempt_tells_its_story() -> None:
     assert (told.restored_from, told.num_restarts, told.fenced) == (f"g000001/{name(1, 2)}", 2, False)
     [unknown] = project(facts(attempt_records(1))).attempts
     assert (unknown.state, unknown.fenced, unknown.finished_at) == ("unknown", None, None)
+
+
+def test_an_attempt_that_nobody_concluded_was_lost_when_another_followed() -> None:
+    """Its driver and its Airflow worker died together: the next claim says what was seen of the job."""
+    lost, last = project(facts(attempt_records(1), attempt_records(2))).attempts
+    assert (lost.state, lost.failure_kind, last.state) == ("lost", "lost", "unknown")
+    assert lost.failure_reason == f"the driver left no outcome; g1/a2 followed: {last.intent}"
 
 
 def test_an_outcome_that_collect_filled_in_counts() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import ClusterUnreachable, RecordUnreadable
+from airflow_provider.core.errors import ClusterUnreachable, RecordUnreadable, Superseded
 from airflow_provider.hooks.final_stop import stop_for_good
 from airflow_provider.hooks.stop import record_stop, stop_attempt
 from tests.support.experiment import ref
@@ -186,3 +186,23 @@ def test_races_that_are_always_lost_come_to_an_end(world: World) -> None:
     assert "not stopping: 100 owner numbers" in stop_finally(world, pushed(world))
     assert len(lost) == 100
     assert world.server.num("POST", ".*/stop") == 0
+
+
+def test_the_first_try_of_a_re_created_run_is_stopped_although_its_number_is_low(world: World) -> None:
+    """The deleted run's last owner was try 3: numbers compare within one DAG run only. The mark comes before the new run owns."""
+    world.bench.own(1, try_number=3, run_id=world.task.ti.run_id, dag_run_identity="of-the-deleted-run")
+    counters = {"try_number": 1, "max_tries": 3, "clear_number": 0}
+    said: list[str] = []
+
+    def marked(verb: str, key: str) -> None:
+        if (verb, key) == ("create_if_absent", layout.owner(2)) and not said:
+            said.append("")
+            said.append(stop_for_good(pushed(world), counters=counters, how="marked failed"))
+
+    world.bench.interfere = marked
+    with pytest.raises(Superseded):
+        world.operator().execute(world.task.context)
+    newest = world.records.newest_owner()
+    assert newest is not None
+    assert (newest[0], newest[1].final, newest[1].dag_run_identity) == (2, True, "i1")
+    assert world.server.num_posts == 0

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import Superseded
 from airflow_provider.operators.ray_train import RayTrainOperator
 from tests.support.experiment import ref
+from tests.support.fake_jobs import FakeJob
 from tests.support.operator_run import STORAGE, World, running_world
 from tests.support.records import outcome
 
@@ -52,7 +54,12 @@ def test_the_listener_can_find_the_experiment_before_anything_is_owned(world: Wo
     assert set(pushed) == {"ray_train_job", "experiment_url"}
     uri = pushed["experiment_url"]
     assert uri.startswith(f"{STORAGE}/d/train/")
-    assert pushed["ray_train_job"] == {"conn_id": "ray_test", "aws_conn_id": None, "experiment": uri}
+    assert pushed["ray_train_job"] == {
+        "conn_id": "ray_test",
+        "aws_conn_id": None,
+        "experiment": uri,
+        "dag_run_identity": "i1",
+    }
     assert world.task.ti.xcoms["ray_train_job"]["experiment"] == uri
 
 
@@ -140,3 +147,38 @@ def test_an_eviction_between_two_jobs_forbids_nothing(world: World) -> None:
     with pytest.raises(TaskDeferred):
         operator.execute_complete(world.task.context, event)
     assert world.server.num_posts == 2
+
+
+def test_a_time_out_between_claim_and_post_leaves_a_stop_record_for_a_job_that_may_arrive(world: World) -> None:
+    """Nobody else would stop it: no retry is left, and a listener is not called for a time-out."""
+    operator = world.operator()
+    is_claimed: list[bool] = []
+
+    def times_out(verb: str, key: str) -> None:
+        is_claimed.append(verb == "create_if_absent" and key == layout.claim(1, 1))
+        if any(is_claimed) and (verb, key) == ("read", layout.owner(2)):
+            world.bench.interfere = lambda *_: None
+            raise AirflowTaskTimeout
+
+    world.bench.interfere = times_out
+    with pytest.raises(AirflowTaskTimeout):
+        operator.execute(world.task.context)
+    operator.on_kill()
+    assert layout.stop(1, 1, 1) in world.bench.written()
+
+
+def test_a_mark_while_the_post_is_on_its_way_stops_the_job(world: World) -> None:
+    operator = world.operator()
+    killers: list[threading.Thread] = []
+
+    def marked(_: FakeJob) -> None:
+        world.task.ti.state = "failed"
+        killers.append(threading.Thread(target=operator.on_kill))
+        killers[0].start()
+
+    world.server.driver = marked
+    with pytest.raises(TaskDeferred):
+        operator.execute(world.task.context)
+    killers[0].join(10)
+    assert layout.stop(1, 1, 1) in world.bench.written()
+    assert world.server.num("POST", ".*/stop") == 1
