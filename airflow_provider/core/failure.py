@@ -93,6 +93,8 @@ class Failure(BaseModel):
     """Qualified name of the innermost exception, where there is one."""
     detail: Annotated[str, BeforeValidator(_cut)] = ""
     """Traceback or log tail; only the last 8,000 characters are kept."""
+    repeats: int = 1
+    """How often the same error came in a row from one checkpoint, without a commit in between."""
 
     @property
     def is_retryable(self) -> bool:

@@ -24,6 +24,7 @@ _REFIT = frozenset(
     {FailureKind.INFRASTRUCTURE, FailureKind.NETWORK, FailureKind.THROTTLING, FailureKind.PREEMPTION, FailureKind.HANG}
 )
 _MAX_REFITS_WITHOUT_COMMIT = 3
+_MIN_REPEATS = 2
 _FRAME = re.compile(r'File "[^"]+", line \d+')
 _GUESSED_PROGRESS = ("epoch", "step", "global_step", "iteration", "training_iteration")
 
@@ -59,8 +60,9 @@ def decide_fit_failure(seen: Sequence[SeenFailure], *, config: FailureConfig) ->
     ]
     if last.failure.kind is FailureKind.USER:
         same = [s for s in without_commit if _signature(s.failure) == _signature(last.failure)]
-        if len(same) >= 2:
-            return _end(last.failure, f"the same error {len(same)} times without a commit in between")
+        if len(same) >= _MIN_REPEATS:
+            why = f"the same error {len(same)} times without a commit in between"
+            return _end(last.failure, why, repeats=len(same))
     if len(without_commit) >= config.no_progress_failures:
         reason = f"{len(without_commit)} failures without a commit (no_progress_failures={config.no_progress_failures})"
         return _end(last.failure, reason)
@@ -70,8 +72,8 @@ def decide_fit_failure(seen: Sequence[SeenFailure], *, config: FailureConfig) ->
     )
 
 
-def _end(failure: Failure, why: str) -> FitVerdict:
-    ended = failure.model_copy(update={"reason": f"{why}: {failure.reason}"})
+def _end(failure: Failure, why: str, *, repeats: int = 1) -> FitVerdict:
+    ended = failure.model_copy(update={"reason": f"{why}: {failure.reason}", "repeats": repeats})
     return FitVerdict(ends=True, reason=ended.reason, failure=ended)
 
 
@@ -100,6 +102,36 @@ def decide_refit(
     if fits_without_commit >= _MAX_REFITS_WITHOUT_COMMIT:
         return RefitVerdict(refits=False, reason=f"{fits_without_commit} fits in a row without a commit")
     return RefitVerdict(refits=True, reason=f"{failure.kind.value} failure; refit {fits_done}/{config.max_refits}")
+
+
+@dataclass(frozen=True)
+class PoisonVerdict:
+    """What becomes of the checkpoint that a training keeps failing from, and why."""
+
+    action: Literal["leave", "quarantine", "release"]
+    reason: str
+
+
+def decide_poison(
+    failure: Failure, *, checkpoint: str | None, suspect: str | None, on_corrupt: Literal["rollback", "fail"]
+) -> PoisonVerdict:
+    """Is it the checkpoint or the code? A repeated error is tried once from the checkpoint before.
+
+    `checkpoint` is the newest committed one when the fit ended, `suspect` the one that is in quarantine for an earlier
+    error of this job. An error that comes from an older checkpoint too is the code's: the suspect is released, since nothing
+    is wrong with it, and the task fails as a user error.
+    """
+    if failure.kind is not FailureKind.USER or failure.repeats < _MIN_REPEATS:
+        return PoisonVerdict("leave", "no error that repeats itself from one checkpoint")
+    if suspect is not None:
+        return PoisonVerdict("release", f"it fails without {suspect} too: the code's error, not the checkpoint's")
+    if checkpoint is None:
+        return PoisonVerdict("leave", "there is no checkpoint to blame")
+    if on_corrupt == "fail":
+        return PoisonVerdict("leave", f"{checkpoint} may be poisonous, but on_corrupt='fail' forbids to go back")
+    return PoisonVerdict(
+        "quarantine", f"{failure.repeats} times the same error from {checkpoint}: trying the one before it"
+    )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from airflow_provider.core import layout
+from airflow_provider.core.errors import NoUsableCheckpoint
 from airflow_provider.core.failure import Failure
 from airflow_provider.core.fit_rules import decide_refit
 from airflow_provider.core.job import JobSpec
@@ -17,15 +18,14 @@ from airflow_provider.core.manifest import parse_manifest
 from airflow_provider.core.records import AliveRecord, Phase, RestartEntry, RestorePolicy
 from airflow_provider.runtime.ending import Ending
 from airflow_provider.runtime.failures import ended_by_rule, failure_of
+from airflow_provider.runtime.poison import PoisonWatch
 from airflow_provider.runtime.recorder import complete_quietly
 from airflow_provider.runtime.reservations import release_reservation
 from airflow_provider.runtime.restoring import EarlierAttempt, Resolved, read_attempts, resolve
 from airflow_provider.runtime.scribe import Scribe, utc_now
 from airflow_provider.runtime.speech import say
-from airflow_provider.runtime.storage import ExperimentStore, patiently
+from airflow_provider.runtime.storage import STORE_PATIENCE_S, ExperimentStore, patiently
 from airflow_provider.runtime.trainings import Training
-
-_STORE_PATIENCE_S = 120.0
 
 
 @dataclass
@@ -39,6 +39,10 @@ class FitLoop:
     training: Training
     ray_version: str
 
+    def __post_init__(self) -> None:
+        """The watch on the checkpoints it restores lasts for all fits."""
+        self.poison = PoisonWatch(self.store, self.spec, has_own_manifest=lambda: self.training.has_own_manifest)
+
     def run(self) -> Failure | None:
         """Fit until done. None is success, a failure is final for this job."""
         barren = fit = 0
@@ -46,12 +50,21 @@ class FitLoop:
             fit += 1
             self.ending.facts.num_fits = fit
             before = self._own_commits()
-            error = self._fit(fit)
+            try:
+                error = self._fit(fit)
+            except NoUsableCheckpoint:
+                if not self.poison.has_suspect:
+                    raise
+                return self.poison.give_up("there is no other checkpoint to try")
             if error is None:
                 return None
             failure = failure_of(error)
             commits = self._own_commits() - before
             barren = 0 if commits > 0 else barren + 1
+            self._leave_if_superseded()
+            if self.poison.goes_back(failure, commits=commits):
+                self._note(failure, self.poison.reason, commits)
+                continue
             verdict = decide_refit(
                 failure,
                 fits_done=fit,
@@ -67,12 +80,12 @@ class FitLoop:
 
     def _fit(self, fit: int) -> BaseException | None:
         self.scribe.enter(Phase.RESTORING)
-        attempts = patiently(lambda: read_attempts(self.store, self.spec.ref, say=say), for_s=_STORE_PATIENCE_S)
+        attempts = patiently(lambda: read_attempts(self.store, self.spec.ref, say=say), for_s=STORE_PATIENCE_S)
         if fit == 1:
             attempts = [a for a in attempts if a.ref != self.spec.ref]
-        resolved = patiently(lambda: self._resolve(attempts), for_s=_STORE_PATIENCE_S)
+        resolved = patiently(lambda: self._resolve(attempts), for_s=STORE_PATIENCE_S)
         say(resolved.point.reason)
-        patiently(lambda: self._write_start(resolved, fit), for_s=_STORE_PATIENCE_S)
+        patiently(lambda: self._write_start(resolved, fit), for_s=STORE_PATIENCE_S)
         if fit == 1:
             self._plan_completion(attempts)
         if isinstance(self.spec.training.scaling.num_workers, tuple):
@@ -126,8 +139,14 @@ class FitLoop:
                 alive = self.store.read_record(AliveRecord, layout.alive(*earlier.ref.rank))
                 release_reservation(alive.train_run_id if alive else "")
 
+    def _leave_if_superseded(self) -> None:
+        """A driver that was frozen must not judge a newer attempt's checkpoints."""
+        hit = patiently(self.ending.standing.newer_claim, for_s=STORE_PATIENCE_S)
+        if hit is not None:
+            self.ending.obey(hit)
+
     def _own_commits(self) -> int:
-        body = patiently(lambda: self.store.read(layout.manifest(*self.spec.ref.rank)), for_s=_STORE_PATIENCE_S)
+        body = patiently(lambda: self.store.read(layout.manifest(*self.spec.ref.rank)), for_s=STORE_PATIENCE_S)
         own = f"attempts/{self.spec.ref.attempt:06d}/"
         listed = [n for n in parse_manifest(body, key="manifest").names if n.startswith(own)] if body else []
         return max(len(listed), self.scribe.progress.num_commits)

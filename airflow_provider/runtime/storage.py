@@ -27,6 +27,8 @@ from airflow_provider.core.errors import (
 from airflow_provider.core.records import CheckpointFile, Record
 from airflow_provider.core.spec import StorageConfig
 
+STORE_PATIENCE_S = 120.0
+"""How long a running driver waits for a store that is away."""
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 

@@ -26,18 +26,22 @@ def train_loop(config):
     model = prepare_model(torch.nn.Linear(8, 1))
     bare = model.module if hasattr(model, "module") else model
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    start = 0
+    start, poisoned = 0, False
     checkpoint = ray.train.get_checkpoint()
     if checkpoint and not config.get("ignore_checkpoint"):
         with checkpoint.as_directory() as folder:
             state = torch.load(os.path.join(folder, "state.pt"), weights_only=True)
         bare.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        start = state["epoch"] + 1
+        start, poisoned = state["epoch"] + 1, state["poisoned"]
     print(f"LOOP starts at epoch {start} rank {rank}", flush=True)  # noqa: T201 the test reads it
     for epoch in range(start, config["epochs"]):
         loss = seeded_step(model, optimizer, epoch, rank)
         time.sleep(config.get("epoch_s", 0.3))
+        if poisoned:
+            raise ValueError(f"loss is nan in epoch {epoch}")
+        # Only the run from the start writes a bad state, so the same epoch done again is a good one.
+        poisoned = start == 0 and epoch == config.get("poison_at")
         fail = config.get("raise_at")
         if fail is not None and epoch == fail and rank == 0:
             raise ValueError(f"bad batch in epoch {epoch}")
@@ -45,6 +49,7 @@ def train_loop(config):
             saved = None
             if rank == 0:
                 state = {"model": bare.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+                state["poisoned"] = poisoned
                 torch.save(state, os.path.join(folder, "state.pt"))
                 saved = ray.train.Checkpoint.from_directory(folder)
             metrics = {"epoch": epoch, "loss": loss}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.fit_rules import SeenFailure, decide_fit_failure, decide_refit, prove_restore
+from airflow_provider.core.fit_rules import SeenFailure, decide_fit_failure, decide_poison, decide_refit, prove_restore
 from airflow_provider.core.spec import FailureConfig
 
 CONFIG = FailureConfig(no_progress_failures=3, max_refits=4)
@@ -118,3 +120,35 @@ def test_proof_of_a_restore(before: dict, after: dict, declared: str | None, pro
     proof = prove_restore(before, after, declared=declared)
     assert proof.proven == proven
     assert proof.is_declared is (declared is not None)
+
+
+def poison(repeats: int = 2, *, kind: FailureKind = FailureKind.USER, **facts: Any) -> str:
+    known: dict[str, Any] = {"checkpoint": "c5", "suspect": None, "on_corrupt": "rollback", **facts}
+    verdict = decide_poison(user().model_copy(update={"repeats": repeats, "kind": kind}), **known)
+    assert verdict.reason
+    return verdict.action
+
+
+def test_a_checkpoint_that_the_training_keeps_failing_from_is_tried_without_once() -> None:
+    """G3: code or checkpoint? The one before it tells."""
+    assert poison() == "quarantine"
+    assert poison(repeats=1) == "leave", "one error may be bad luck"
+    assert poison(checkpoint=None) == "leave", "from the start: the code's error"
+    assert poison(on_corrupt="fail") == "leave"
+    assert poison(kind=FailureKind.OUT_OF_MEMORY) == "leave"
+
+
+def test_an_error_that_an_older_checkpoint_shows_too_clears_the_suspect() -> None:
+    """G2: a good checkpoint must not be passed over for an error in the code."""
+    assert poison(suspect="c5", checkpoint="c4") == "release"
+    assert poison(suspect="c5", checkpoint=None) == "release"
+    assert poison(repeats=1, suspect="c5", checkpoint="c4") == "leave", "the older one has had one failure only"
+
+
+def test_a_repeated_error_says_how_often() -> None:
+    verdict = decide_fit_failure(seen((user(), 0), (user(), 0)), config=CONFIG)
+    assert verdict.failure is not None
+    assert verdict.failure.repeats == 2
+    mixed = decide_fit_failure(seen((user(1), 0), (user(2), 0), (user(3), 0)), config=CONFIG)
+    assert mixed.failure is not None
+    assert mixed.failure.repeats == 1

@@ -16,7 +16,7 @@ from airflow_provider.core.errors import RayJobFailed
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import AttemptRef, OutcomeState, RestoredRecord
+from airflow_provider.core.records import AttemptRef, OutcomeState, QuarantineRecord, RestoredRecord
 from airflow_provider.core.spec import FailureConfig
 from airflow_provider.runtime.ending import Ending
 from airflow_provider.runtime.events import CommitEvent, ReportEvent, append_event
@@ -205,3 +205,82 @@ def test_earlier_attempts_are_read_in_order(world: World) -> None:
         world.attempt(n, fails(FailureKind.USER, n))[0].run()
     found = read_attempts(world.store, AttemptRef(generation=1, attempt=2), say=lambda _text: None)
     assert [a.ref.attempt for a in found] == [1, 2]
+
+
+def repeats(*epochs: int) -> Fit:
+    """A user error that came twice from one checkpoint, as our rule in Ray's controller reports it."""
+
+    def fit(ray: FakeRay) -> None:
+        for epoch in epochs:
+            ray.commit(epoch)
+        failure = Failure(kind=FailureKind.USER, reason="loss is nan", exception_type="ValueError", repeats=2)
+        raise RayJobFailed("ended", failure=failure)
+
+    return fit
+
+
+def quarantine(world: World, epoch: int, attempt: int = 1) -> QuarantineRecord:
+    name = f"attempts/{attempt:06d}/checkpoint_{epoch}"
+    record = world.store.read_record(QuarantineRecord, layout.quarantine(1, name))
+    assert record is not None
+    return record
+
+
+def test_poisonous_checkpoint_is_set_aside_and_training_goes_on(world: World) -> None:
+    """G3: it fails from checkpoint 1 again and again, and not from the one before."""
+    loop, ray = world.attempt(1, repeats(0, 1), ends(2))
+    assert loop.run() is None
+    assert ray.starts == [None, "attempts/000001/checkpoint_0"]
+    assert quarantine(world, 1).released_by is None
+    assert "loss is nan" in quarantine(world, 1).reason
+    later, ray = world.attempt(2, ends(3))
+    assert later.run() is None
+    assert ray.starts == ["attempts/000001/checkpoint_2"]
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_error_of_the_code_releases_the_checkpoint(world: World, is_fenced: bool) -> None:
+    """G2, G6: the same error from the one before, so the code is corrected and training goes on from the newest."""
+    loop, ray = world.attempt(1, repeats(0, 1), repeats(), is_fenced=is_fenced)
+    failure = loop.run()
+    assert failure is not None
+    assert failure.kind is FailureKind.USER
+    folder = "attempts/000001/" if is_fenced else ""
+    assert ray.starts == [None, f"{folder}checkpoint_0"]
+    record = world.store.read_record(QuarantineRecord, layout.quarantine(1, f"{folder}checkpoint_1"))
+    assert record is not None
+    assert record.released_by == "g1/a1"
+    later, ray = world.attempt(2, ends(2), is_fenced=is_fenced)
+    assert later.run() is None
+    assert ray.starts == [f"{folder}checkpoint_1"]
+
+
+def test_error_of_the_code_after_new_commits_keeps_those(world: World) -> None:
+    loop, _ = world.attempt(1, repeats(0, 1), repeats(5))
+    assert loop.run() is not None
+    assert quarantine(world, 1).released_by == "g1/a1"
+    later, ray = world.attempt(2, ends())
+    assert later.run() is None
+    assert ray.starts == ["attempts/000001/checkpoint_5"]
+
+
+def test_only_checkpoint_is_given_back(world: World) -> None:
+    """There is none before it: a user error, and the checkpoint is restored when the code is corrected."""
+    loop, ray = world.attempt(1, repeats(0))
+    failure = loop.run()
+    assert failure is not None
+    assert (failure.kind, failure.reason) == (FailureKind.USER, "loss is nan")
+    assert ray.starts == [None]
+    assert quarantine(world, 0).released_by == "g1/a1"
+    later, ray = world.attempt(2, ends())
+    assert later.run() is None
+    assert ray.starts == ["attempts/000001/checkpoint_0"]
+
+
+def test_restored_checkpoint_of_an_earlier_attempt_can_be_poisonous(world: World) -> None:
+    first, _ = world.attempt(1, fails(FailureKind.USER, 0, 1))
+    first.run()
+    loop, ray = world.attempt(2, repeats(), ends(2))
+    assert loop.run() is None
+    assert ray.starts == ["attempts/000001/checkpoint_1", "attempts/000001/checkpoint_0"]
+    assert quarantine(world, 1).attempt == 2
