@@ -138,6 +138,19 @@ class ScalingConfig(Config):
         return self
 
     @property
+    def least_workers(self) -> int:
+        """The number without which nothing can train; parameters must be rendered."""
+        return int(self.num_workers[0] if isinstance(self.num_workers, tuple) else self.num_workers)
+
+    @property
+    def worker_resources(self) -> dict[str, float]:
+        """What one worker takes of a node, as Ray Train counts: one GPU with `use_gpu`, else one CPU, where nothing else is said."""
+        wanted = {name: float(amount) for name, amount in (self.resources_per_worker or {}).items()}
+        if self.use_gpu:
+            return {"GPU": 1.0, **wanted}
+        return wanted or {"CPU": 1.0}
+
+    @property
     def wanted_workers(self) -> str:
         """`2`, or `1-4` for an elastic run."""
         if isinstance(self.num_workers, tuple):

@@ -25,6 +25,10 @@ class WaitLimits(BaseModel):
     lost_polls: int = Field(default=3, ge=1)
     pending_timeout_s: float | None = Field(default=3600.0)
     """Longest time a job may be PENDING; None waits for ever."""
+    silent_driver_timeout_s: float | None = Field(default=1800.0, gt=0)
+    """Longest age of the driver's sign of life while Ray calls the job RUNNING; None never gives such a job up."""
+    alive_check_s: float = Field(default=60.0, gt=0)
+    """How often the sign of life is read while the cluster answers."""
     deadline_grace_s: float = Field(default=30.0, ge=0)
     """The driver ends itself at the deadline; after this much more the waiter stops the job."""
 
@@ -36,8 +40,15 @@ class WaitEnd(str, Enum):
     LOST = "lost"
     UNREACHABLE = "unreachable"
     PENDING_TOO_LONG = "pending_too_long"
+    SILENT_DRIVER = "silent_driver"
     TIMEOUT = "timeout"
     ERROR = "error"
+
+
+STOPPING_ENDS = frozenset({WaitEnd.TIMEOUT, WaitEnd.PENDING_TOO_LONG, WaitEnd.SILENT_DRIVER})
+"""Ends after which the job must be stopped: it may still hold nodes."""
+SILENCE_TO_TELL_S = 300.0
+"""Age of a sign of life from which on a person is told."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +89,8 @@ def judge_poll(  # noqa: PLR0913 - each is one fact of a poll
     alive_age_s: float | None = None,
     is_outcome_there: bool = False,
 ) -> GoOn | WaitOver:
-    """Judge one answer. `alive_age_s` and `is_outcome_there` are read from the bucket only when the cluster is silent."""
-    name = _name(sight, session_name)
+    """Judge one answer. `is_outcome_there` is read from the bucket only when the cluster is silent, `alive_age_s` rarely."""
+    name = _name(sight, session_name, alive_age_s)
     is_change = name != state.sight
     state = WaitState(now, name, 1) if is_change else replace(state, polls=state.polls + 1)
     waited = (now - state.since).total_seconds()
@@ -100,15 +111,31 @@ def judge_poll(  # noqa: PLR0913 - each is one fact of a poll
         if is_long and not is_alive:
             sign = "no sign of life" if alive_age_s is None else f"last sign of life {alive_age_s:.0f} s ago"
             return WaitOver(WaitEnd.UNREACHABLE, f"no answer in {state.polls} polls over {waited:.0f} s and {sign}")
-    elif sight.status is JobStatus.PENDING and (limit := limits.pending_timeout_s) is not None and waited >= limit:
-        reason = f"PENDING for {waited:.0f} s: the cluster has no place for the driver"
-        return WaitOver(WaitEnd.PENDING_TOO_LONG, reason)
+    else:
+        over = _too_long(sight.status, waited, alive_age_s=alive_age_s, limits=limits)
+        if over is not None:
+            return over
     return GoOn(state, name if is_change else None)
 
 
-def _name(sight: JobSight, session_name: str | None) -> str:
+def _too_long(status: JobStatus, waited: float, *, alive_age_s: float | None, limits: WaitLimits) -> WaitOver | None:
+    """A job that Ray knows and that gets nowhere: no place for its driver, or a driver that is frozen."""
+    pending, silent = limits.pending_timeout_s, limits.silent_driver_timeout_s
+    if status is JobStatus.PENDING and pending is not None and waited >= pending:
+        reason = f"PENDING for {waited:.0f} s: the cluster has no place for the driver"
+        return WaitOver(WaitEnd.PENDING_TOO_LONG, reason)
+    is_silent = silent is not None and alive_age_s is not None and alive_age_s >= silent
+    if status is JobStatus.RUNNING and is_silent:
+        reason = f"RUNNING, but the driver's last sign of life is {alive_age_s:.0f} s old (limit {silent:.0f} s)"
+        return WaitOver(WaitEnd.SILENT_DRIVER, reason)
+    return None
+
+
+def _name(sight: JobSight, session_name: str | None, alive_age_s: float | None) -> str:
     if isinstance(sight, JobSeen):
-        return f"the job is {sight.status.value}"
+        is_silent = alive_age_s is not None and alive_age_s >= SILENCE_TO_TELL_S
+        silence = f", but its driver gave no sign of life for {SILENCE_TO_TELL_S:.0f} s" if is_silent else ""
+        return f"the job is {sight.status.value}{silence}"
     if isinstance(sight, ClusterSilent):
         return "the cluster gives no answer"
     if sight.session_name != session_name:

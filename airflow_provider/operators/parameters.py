@@ -59,6 +59,10 @@ class ParameterTypes(BaseModel):
     timeout_s: Seconds | None
     stall_timeout_s: Seconds | None
     resource_timeout_s: Seconds | None
+    pending_timeout_s: Seconds | None
+    unreachable_timeout_s: Seconds
+    silent_driver_timeout_s: Seconds | None
+    lost_after_s: Seconds
     poll_interval_s: Seconds
     entrypoint_num_cpus: Amount | None
     entrypoint_num_gpus: Amount | None

@@ -55,6 +55,10 @@ class RayTrainOperator(BaseOperator):
     :param timeout_s: absolute deadline of an attempt, kept by the driver too; default: `execution_timeout`.
     :param stall_timeout_s: longest time without a new committed checkpoint while training.
     :param resource_timeout_s: longest time waiting for nodes.
+    :param pending_timeout_s: longest time the job may wait for a place for its driver.
+    :param unreachable_timeout_s: how long, and for 10 polls, neither dashboard nor driver may answer before this try fails.
+    :param silent_driver_timeout_s: longest age of the driver's sign of life while Ray calls the job RUNNING.
+    :param lost_after_s: how long, and for 3 polls, a cluster must not know the job before it counts as lost.
     :param poll_interval_s: seconds between two looks at the job.
     :param stream_logs: copy the job's log into the task log.
     :param stop_on_kill: stop the job when a person marks or clears the task (an eviction never does).
@@ -124,6 +128,10 @@ class RayTrainOperator(BaseOperator):
         timeout_s: float | timedelta | None = None,
         stall_timeout_s: float | None = None,
         resource_timeout_s: float | None = 3600.0,
+        pending_timeout_s: float | None = 3600.0,
+        unreachable_timeout_s: float = 1800.0,
+        silent_driver_timeout_s: float | None = 1800.0,
+        lost_after_s: float = 30.0,
         poll_interval_s: float = 10.0,
         stream_logs: bool = True,
         stop_on_kill: bool = True,
@@ -161,6 +169,10 @@ class RayTrainOperator(BaseOperator):
         self.timeout_s = timeout_s.total_seconds() if isinstance(timeout_s, timedelta) else timeout_s
         self.stall_timeout_s = stall_timeout_s
         self.resource_timeout_s = resource_timeout_s
+        self.pending_timeout_s = pending_timeout_s
+        self.unreachable_timeout_s = unreachable_timeout_s
+        self.silent_driver_timeout_s = silent_driver_timeout_s
+        self.lost_after_s = lost_after_s
         self.poll_interval_s = poll_interval_s
         self.stream_logs = stream_logs
         self.stop_on_kill = stop_on_kill

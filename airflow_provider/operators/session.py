@@ -14,7 +14,7 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.kill import decide_kill
 from airflow_provider.core.records import AttemptRef, OutcomeState
-from airflow_provider.core.waiting import WaitEnd, WaitLimits, WaitOver
+from airflow_provider.core.waiting import STOPPING_ENDS, WaitEnd, WaitLimits, WaitOver
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import stop_attempt
@@ -53,6 +53,7 @@ MAX_JOBS_PER_TRY = 5
 _END_KINDS = {
     WaitEnd.TIMEOUT: FailureKind.TIMEOUT,
     WaitEnd.PENDING_TOO_LONG: FailureKind.CAPACITY,
+    WaitEnd.SILENT_DRIVER: FailureKind.HANG,
     WaitEnd.UNREACHABLE: FailureKind.NETWORK,
 }
 _ADVICE = {
@@ -186,7 +187,14 @@ class TrainingSession:
         return self._finish(following.ref, following.submission_id)
 
     def _limits(self) -> WaitLimits:
-        return WaitLimits(poll_interval_s=self.operator.poll_interval_s)
+        operator = self.operator
+        return WaitLimits(
+            poll_interval_s=operator.poll_interval_s,
+            pending_timeout_s=operator.pending_timeout_s,
+            unreachable_timeout_s=operator.unreachable_timeout_s,
+            silent_driver_timeout_s=operator.silent_driver_timeout_s,
+            lost_after_s=operator.lost_after_s,
+        )
 
     def _defer(self, step: Submitted) -> None:
         from airflow_provider.triggers.ray_train import RayTrainTrigger
@@ -218,7 +226,7 @@ class TrainingSession:
             stream_logs=self.operator.stream_logs,
         )
         self._reconnect()
-        if over.end in (WaitEnd.TIMEOUT, WaitEnd.PENDING_TOO_LONG):
+        if over.end in STOPPING_ENDS:
             self._stop(step, reason=over.reason)
         return over
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 import uuid
+from functools import partial
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayTrainError
@@ -26,6 +27,7 @@ from airflow_provider.runtime.ending import Ending
 from airflow_provider.runtime.failures import failure_of
 from airflow_provider.runtime.fit_loop import FitLoop
 from airflow_provider.runtime.recorder import complete_quietly
+from airflow_provider.runtime.reservations import shortage
 from airflow_provider.runtime.scribe import Scribe, utc_now
 from airflow_provider.runtime.sigterm import SigtermWatch
 from airflow_provider.runtime.spec_file import read_spec, spec_path
@@ -160,6 +162,9 @@ class Driver:
 
         ray.init()
         self.sigterm.arm()
+        if self.spec.training.kind is TrainingKind.TRAIN_LOOP:  # a factory's trainer has a scaling config of its own
+            scaling = self.spec.training.scaling
+            self.scribe.find_shortage = partial(shortage, scaling.worker_resources, num_workers=scaling.least_workers)
 
     def _terminated(self) -> None:
         """Ray stops the job and kills soon: outcome first, records as far as time allows."""

@@ -32,7 +32,7 @@ class Progress:
         """The same progress in another phase."""
         if phase is self.phase:
             return self
-        trained = self._trained_s(at)
+        trained = self.trained_s(at)
         return replace(self, phase=phase, phase_since=at, trained_since_commit_s=trained)
 
     def after(self, event: Event) -> Progress:
@@ -52,7 +52,8 @@ class Progress:
             )
         return self
 
-    def _trained_s(self, now: datetime) -> float:
+    def trained_s(self, now: datetime) -> float:
+        """Seconds of training since the last commit of this fit."""
         if self.phase is not Phase.TRAINING:
             return self.trained_since_commit_s
         since = max(self.phase_since, self.last_commit_at or self.phase_since)
@@ -64,7 +65,7 @@ class Progress:
         if timings.resource_timeout_s is not None and waited > timings.resource_timeout_s:
             reason = f"waited {waited:.0f} s for nodes (resource_timeout_s={timings.resource_timeout_s:.0f})"
             return Failure(kind=FailureKind.CAPACITY, reason=reason)
-        trained = self._trained_s(now)
+        trained = self.trained_s(now)
         if timings.stall_timeout_s is not None and trained > timings.stall_timeout_s:
             reason = (
                 f"no commit in {trained:.0f} s of training (stall_timeout_s={timings.stall_timeout_s:.0f}), "

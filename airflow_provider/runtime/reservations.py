@@ -1,17 +1,29 @@
-"""Releases what an attempt that died still holds: an elastic run reserves nodes for three minutes after its death."""
+"""What Ray holds and has: releases the reservation of a dead attempt, and says what the cluster lacks for a living one."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
+from airflow_provider.core.watch import capacity_warning
 from airflow_provider.runtime.speech import say
 
 _ACTOR = "AutoscalingCoordinator"
 _TIMEOUT_S = 5.0
 
 
+def shortage(wanted: Mapping[str, float], *, num_workers: int) -> str | None:
+    """What the whole cluster lacks for the workers. None: nothing, so others hold it now."""
+    import ray
+
+    return capacity_warning(wanted, ray.cluster_resources(), num_workers=num_workers)
+
+
 def release_reservation(train_run_id: str) -> None:
-    """Cancel a dead fit's request for nodes, so that the next one needn't wait for it to expire. Best effort."""
+    """Cancel a dead fit's request for nodes, so that the next one needn't wait for it to expire. Best effort.
+
+    An elastic run holds its nodes for three minutes after its death.
+    """
     if not train_run_id:
         return
     import ray

@@ -16,6 +16,7 @@ from airflow_provider.core.fit_rules import RestoreProof, prove_restore
 from airflow_provider.core.job import JobSpec
 from airflow_provider.core.manifest import parse_manifest
 from airflow_provider.core.records import AliveRecord, Phase, RestartEntry
+from airflow_provider.core.watch import WAITING_WARNING_S, no_checkpoint_warning
 from airflow_provider.runtime.events import (
     CommitEvent,
     Event,
@@ -52,6 +53,10 @@ class Scribe:
         self.on_fatal: Callable[[Failure], None] = lambda _failure: None
         self.afterthoughts: list[Callable[[], object]] = []
         """Slow work that may wait until training runs, for example completing older attempts' records."""
+        self.find_shortage: Callable[[], str | None] = lambda: None
+        """What the cluster lacks for the wanted workers; set by who can ask Ray."""
+        self._num_warned = 0
+        self._is_wait_told = False
         self._base: Mapping[str, Any] | None = None
         self._lock = threading.RLock()  # a fatal finding ends the process from inside a tick
         self._wake = threading.Event()
@@ -120,7 +125,7 @@ class Scribe:
         while not self._is_stopped:
             self._wake.wait(_TICK_S)
             self._wake.clear()
-            for step in (self._tick_alive, self._tick_events, self._tick_afterthought):
+            for step in (self._tick_alive, self._tick_events, self._tick_warnings, self._tick_afterthought):
                 try:
                     step()
                 except RayTrainError:
@@ -140,6 +145,25 @@ class Scribe:
             if overdue is not None and self._is_really_overdue(overdue):
                 self.on_fatal(overdue)
             self.recorder.flush()
+
+    def _tick_warnings(self) -> None:
+        now, progress = utc_now(), self.progress
+        warning = no_checkpoint_warning(
+            trained_s=progress.trained_s(now),
+            num_commits=progress.num_commits,
+            restored=self.recorder.parent,
+            num_told=self._num_warned,
+        )
+        if warning is not None:
+            self._num_warned += 1
+            say(f"WARNING: {warning}")
+        waited_s = (now - progress.phase_since).total_seconds() if progress.phase is Phase.WAITING else 0.0
+        if waited_s < WAITING_WARNING_S:
+            self._is_wait_told &= progress.phase is Phase.WAITING
+        elif not self._is_wait_told:
+            self._is_wait_told = True
+            shortage = self.find_shortage()
+            say(f"WARNING: {shortage}" if shortage else f"waiting for nodes since {waited_s:.0f} s")
 
     def _tick_afterthought(self) -> None:
         if self.afterthoughts and self.progress.phase is Phase.TRAINING:

@@ -11,14 +11,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider.core.records import AttemptRef
-from airflow_provider.core.waiting import WaitEnd, WaitLimits, WaitOver
+from airflow_provider.core.waiting import STOPPING_ENDS, WaitLimits, WaitOver
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import record_stop
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.triggers.waiter import Following, JobWaiter, error_event
 
-STOPPING_ENDS = frozenset({WaitEnd.TIMEOUT, WaitEnd.PENDING_TOO_LONG})
 """Ends after which the job would go on by itself: it is stopped before the task resumes."""
 
 

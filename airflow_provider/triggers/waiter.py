@@ -7,6 +7,7 @@ silence as silence: training goes on while the dashboard, the network or the sto
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
 from airflow_provider.core.errors import RayTrainError
+from airflow_provider.core.job import JobStatus
 from airflow_provider.core.records import AttemptRef
 from airflow_provider.core.redaction import redact
 from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll
@@ -66,6 +68,8 @@ class JobWaiter:
         self._tail: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._alive_read = time.monotonic()
+        self._alive_age_s: float | None = None
 
     def cancel(self) -> None:
         """End the wait from another thread, also one that is about to begin."""
@@ -111,7 +115,10 @@ class JobWaiter:
         state = WaitState(since=_now())
         while True:
             sight = await self._sight()
-            alive_age_s, is_outcome_there = await self._signs() if not isinstance(sight, JobSeen) else (None, False)
+            if isinstance(sight, JobSeen):
+                alive_age_s, is_outcome_there = await self._alive_age(sight), False
+            else:
+                alive_age_s, is_outcome_there = await self._signs()
             judgement = judge_poll(
                 state,
                 sight,
@@ -146,6 +153,19 @@ class JobWaiter:
         except (AirflowRuntimeError, OSError) as error:  # Airflow's own API is away while the connection is read
             await self._disconnect()
             return ClusterSilent(redact(f"{type(error).__name__}: {error}")[:300])
+
+    async def _alive_age(self, sight: JobSeen) -> float | None:
+        """Age of the driver's sign of life, read seldom while the cluster answers; the last known value in between."""
+        if sight.status is not JobStatus.RUNNING:
+            self._alive_read, self._alive_age_s = time.monotonic(), None
+        elif time.monotonic() - self._alive_read >= self.following.limits.alive_check_s:
+            self._alive_read = time.monotonic()
+            try:
+                alive = await sync_to_async(self._records.alive, thread_sensitive=False)(self.following.ref)
+            except RayTrainError:
+                return self._alive_age_s  # the store is away: nothing new is known
+            self._alive_age_s = alive.age_s if alive else None
+        return self._alive_age_s
 
     async def _signs(self) -> tuple[float | None, bool]:
         """What the bucket says while the cluster doesn't: age of the sign of life, and whether an outcome lies there."""

@@ -165,3 +165,25 @@ def test_pending_may_be_unlimited_and_zero_is_a_limit() -> None:
 
 def test_running_for_weeks_is_no_reason_to_stop() -> None:
     assert isinstance(judge(seen("RUNNING"), WaitState(NOW, "the job is RUNNING", 9), at=3e6), GoOn)
+
+
+def test_a_job_that_runs_without_a_sign_of_life_from_its_driver_is_given_up() -> None:
+    """Frozen with its node: Ray goes on calling it RUNNING."""
+    limit = LIMITS.silent_driver_timeout_s
+    assert limit is not None
+    end, reason = over(judge(seen("RUNNING"), alive_age_s=limit))
+    assert end is WaitEnd.SILENT_DRIVER
+    assert "1800 s old" in reason
+    assert isinstance(judge(seen("RUNNING"), alive_age_s=limit - 1), GoOn)
+    assert isinstance(judge(seen("RUNNING"), alive_age_s=None), GoOn), "it may not have started yet"
+    never = WaitLimits(silent_driver_timeout_s=None)
+    assert isinstance(judge(seen("RUNNING"), alive_age_s=limit, limits=never), GoOn)
+    assert over(judge(seen("SUCCEEDED"), alive_age_s=limit))[0] is WaitEnd.ENDED
+
+
+def test_a_silent_driver_is_told_once_before_it_is_given_up() -> None:
+    verdicts = streak(seen("RUNNING"), [0, 10], alive_age_s=400.0)
+    assert [v.reason for v in verdicts if isinstance(v, GoOn)] == [
+        "the job is RUNNING, but its driver gave no sign of life for 300 s",
+        None,
+    ]

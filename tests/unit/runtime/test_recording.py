@@ -10,13 +10,14 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import Timings
+from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.records import AttemptRef, Phase, RecordSegment
 from airflow_provider.runtime import recorder as recording
 from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent
 from airflow_provider.runtime.progress import Progress
 from airflow_provider.runtime.recorder import Recorder, complete_quietly
+from airflow_provider.runtime.scribe import Scribe
 from airflow_provider.runtime.storage import ExperimentStore
 
 AT = datetime(2026, 11, 29, tzinfo=timezone.utc)
@@ -141,3 +142,42 @@ def test_waiting_for_nodes_is_bounded_and_counts_on_over_failed_starts() -> None
     assert overdue is not None
     assert overdue.kind is FailureKind.CAPACITY
     assert progress.overdue(Timings(resource_timeout_s=None), now=at(99_999)) is None
+
+
+def scribe(store: ExperimentStore, tmp_path: Path) -> Scribe:
+    spec = JobSpec(
+        experiment_uri=str(tmp_path),
+        ref=REF,
+        k=1,
+        submission_id="job-1",
+        training=TrainingSpec(kind=TrainingKind.TRAIN_LOOP, target="m:f"),
+    )
+    return Scribe(store, spec, run_uid="me", events_path=str(tmp_path / "events"))
+
+
+def test_training_without_a_checkpoint_is_told_early(
+    store: ExperimentStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched = scribe(store, tmp_path)
+    since = datetime.now(timezone.utc) - timedelta(seconds=700)
+    watched.progress = Progress(phase=Phase.TRAINING, phase_since=since)
+    watched._tick_warnings()
+    watched._tick_warnings()
+    said = capsys.readouterr().out
+    assert said.count("WARNING: no checkpoint in 70") == 1
+    watched.progress = watched.progress.after(commit(store, 1))
+    watched._num_warned = 0
+    watched._tick_warnings()
+    assert capsys.readouterr().out == ""
+
+
+def test_nodes_that_the_cluster_does_not_have_are_told_once_for_each_wait(
+    store: ExperimentStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched = scribe(store, tmp_path)
+    watched.find_shortage = lambda: "it has no GPU"
+    since = datetime.now(timezone.utc) - timedelta(seconds=70)
+    for phase in (Phase.WAITING, Phase.WAITING, Phase.TRAINING, Phase.WAITING):
+        watched.progress = Progress(phase=phase, phase_since=since)
+        watched._tick_warnings()
+    assert capsys.readouterr().out.splitlines() == ["[ray-train] WARNING: it has no GPU"] * 2

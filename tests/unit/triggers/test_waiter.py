@@ -184,3 +184,25 @@ def test_it_can_be_cancelled_from_another_thread_before_and_after_it_runs() -> N
     late = Waiting(FakeAsyncJobs(["SUCCEEDED"]))
     asyncio.run(late.over())
     late.waiter.cancel()
+
+
+async def test_a_running_job_whose_driver_is_silent_is_given_up() -> None:
+    """G4: a frozen driver must not hold its nodes for ever; the bucket tells."""
+    limits = QUICK.model_copy(update={"alive_check_s": 0.001, "silent_driver_timeout_s": 600.0})
+    waiting = Waiting(FakeAsyncJobs(["RUNNING"]), limits=limits)
+    waiting.store.put_raw(layout.alive(1, 1), alive().body())
+    later = datetime.now(timezone.utc) + timedelta(seconds=601)
+    waiting.store._clock = lambda: later
+    over = await waiting.over()
+    assert over.end is WaitEnd.SILENT_DRIVER
+
+
+async def test_a_store_that_is_away_says_nothing_about_the_driver() -> None:
+    limits = QUICK.model_copy(update={"alive_check_s": 0.001, "silent_driver_timeout_s": 600.0})
+    waiting = Waiting(FakeAsyncJobs(["RUNNING"] * 30 + ["SUCCEEDED"]), limits=limits)
+    waiting.store.put_raw(layout.alive(1, 1), alive().body())
+    later = datetime.now(timezone.utc) + timedelta(seconds=601)
+    waiting.store._clock = lambda: later
+    for number in range(1, 40):
+        waiting.store.fail_call(number, StoreUnreachable("the store is away"))
+    assert (await waiting.over()).end is WaitEnd.ENDED
