@@ -6,6 +6,10 @@ from typing import Any, ClassVar
 
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.redaction import redact
+from airflow_provider.core.strict_json import shortened, storable
+
+MAX_PART = 4_000
+"""Characters of one part of a message: an error may quote what a server or a record holds."""
 
 
 class RayTrainError(Exception):
@@ -18,6 +22,7 @@ class RayTrainError(Exception):
     kind: ClassVar[FailureKind] = FailureKind.INFRASTRUCTURE
 
     def __init__(self, what: str, *, known: str = "", change: str = "", **facts: Any) -> None:
+        what, known, change = (shortened(storable(part), limit=MAX_PART) for part in (what, known, change))
         self.what, self.known, self.change, self.facts = what, known, change, facts
         parts = [what.rstrip(".") + "."]
         if known:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from airflow_provider.core.field_types import Shown
 from airflow_provider.core.strict_json import storable
 
 
@@ -73,10 +74,6 @@ _FINAL_KINDS = frozenset(
 MAX_DETAIL = 8_000
 
 
-def _text(value: Any) -> Any:
-    return storable(value) if isinstance(value, str) else value
-
-
 def _cut(detail: Any) -> Any:
     return storable(detail)[-MAX_DETAIL:] if isinstance(detail, str) else detail
 
@@ -87,9 +84,9 @@ class Failure(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kind: FailureKind
-    reason: Annotated[str, BeforeValidator(_text)]
+    reason: Shown
     """One sentence: what happened, with the numbers that led to the kind."""
-    exception_type: str | None = None
+    exception_type: Shown | None = None
     """Qualified name of the innermost exception, where there is one."""
     detail: Annotated[str, BeforeValidator(_cut)] = ""
     """Traceback or log tail; only the last 8,000 characters are kept."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from airflow_provider.core.field_types import UtcTime
 from airflow_provider.core.records import SCHEMA_VERSION, AttemptRef, RestorePolicy
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig, StorageConfig
 
@@ -101,7 +101,7 @@ class JobSpec(BaseModel):
     """Owner number behind the claim."""
     submission_id: str
     restore: RestorePolicy = RestorePolicy()
-    deadline: datetime | None = None
+    deadline: UtcTime | None = None
     """Absolute, UTC: the driver ends itself then, whether Airflow lives or not."""
     training: TrainingSpec
     timings: Timings = Timings()

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider.core.errors import RecordUnreadable
+from airflow_provider.core.field_types import checked_name
+from airflow_provider.core.json_input import UnreadableJson, read_json
+from airflow_provider.core.strict_json import shortened
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,9 @@ def _dump(entry: ManifestEntry) -> dict[str, Any]:
 def parse_manifest(body: bytes, *, key: str) -> Manifest:
     """Read a manifest of any Ray since 2.51. Raises RecordUnreadable when torn, empty or of another shape."""
     try:
-        data = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(key, f"{len(body)} bytes that are not JSON") from error
+        data = read_json(body)
+    except UnreadableJson as error:
+        raise _unreadable(key, str(error)) from error
     if not isinstance(data, dict) or not isinstance(data.get("checkpoint_results"), list):
         raise _unreadable(key, "no list of checkpoint_results")
     entries = tuple(_entry(item, key=key) for item in data["checkpoint_results"])
@@ -93,24 +96,32 @@ def parse_manifest(body: bytes, *, key: str) -> Manifest:
     return Manifest(
         entries=entries,
         latest=_entry(latest_raw, key=key) if latest_raw is not None else None,
-        report_indices=tuple(i for i in indices if type(i) is int) if isinstance(indices, list) else (),
-        ray_version=str(data.get("ray_version") or ""),
+        report_indices=tuple(i for i in indices if _is_index(i)) if isinstance(indices, list) else (),
+        ray_version=shortened(version, limit=100) if isinstance(version := data.get("ray_version"), str) else "",
     )
 
 
 def _entry(item: object, *, key: str) -> ManifestEntry:
     if isinstance(item, str):  # Ray nests pydantic models as JSON text in some releases
         try:
-            item = json.loads(item)
-        except (ValueError, RecursionError) as error:
+            item = read_json(item)
+        except UnreadableJson as error:
             raise _unreadable(key, "a checkpoint entry that is not JSON") from error
     if not isinstance(item, dict) or not isinstance(item.get("checkpoint_dir_name"), str):
         raise _unreadable(key, "a checkpoint entry without checkpoint_dir_name")
     name: str = item["checkpoint_dir_name"]
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise _unreadable(key, f"a checkpoint name that leaves the run directory: {name[:80]!r}")
+    try:
+        checked_name(name)
+    except ValueError as error:
+        raise _unreadable(key, str(error)) from None
     metrics = item.get("metrics")
     return ManifestEntry(name=name, metrics=metrics if isinstance(metrics, dict) else {})
+
+
+def _is_index(value: object) -> bool:
+    return type(value) is int and abs(value) < 2**63
 
 
 def _unreadable(key: str, seen: str) -> RecordUnreadable:

@@ -6,16 +6,16 @@ error, because guessing at a rule we don't know could give two processes the rig
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from enum import Enum
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import Self
 
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.failure import Failure
+from airflow_provider.core.field_types import MAX_NAME, CheckpointName, Id, Number, Shown, UtcTime
+from airflow_provider.core.json_input import UnreadableJson, read_json
 
 SCHEMA_VERSION = 1
 R = TypeVar("R", bound="Record")
@@ -36,14 +36,15 @@ class Record(BaseModel):
     def parse(cls, body: bytes, *, key: str) -> Self:
         """Read a stored record. Raises RecordUnreadable when it is torn, foreign, or newer than this release."""
         try:
-            data = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise _unreadable(cls, key, f"{len(body)} bytes that are not JSON ({type(error).__name__})") from error
+            data = read_json(body)
+        except UnreadableJson as error:
+            raise _unreadable(cls, key, str(error)) from error
         if not isinstance(data, dict):
             raise _unreadable(cls, key, f"a JSON {type(data).__name__} instead of an object")
         version = data.get("schema_version")
         if not isinstance(version, int) or version < 1:
-            raise _unreadable(cls, key, f"schema_version {version!r}")
+            seen = version if isinstance(version, int) else f"a {type(version).__name__}"
+            raise _unreadable(cls, key, f"schema_version {seen}" if "schema_version" in data else "no schema_version")
         if version > SCHEMA_VERSION:
             raise RecordUnreadable(
                 f"{key} was written by a newer release of this provider",
@@ -55,7 +56,7 @@ class Record(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             fields = ", ".join(".".join(str(p) for p in e["loc"]) for e in error.errors()[:5])
-            raise _unreadable(cls, key, f"wrong fields: {fields}") from error
+            raise _unreadable(cls, key, f"wrong fields: {fields}") from None
 
 
 def _unreadable(cls: type[Record], key: str, seen: str) -> RecordUnreadable:
@@ -88,24 +89,24 @@ class OwnerRecord(Record):
     """`owners/<k>`: a process that took the experiment. The newest k owns it."""
 
     record = "owner"
-    k: int = Field(ge=1)
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int = -1
-    dag_run_identity: str
+    k: int = Field(ge=1, le=999_999)
+    dag_id: Id
+    run_id: Id
+    task_id: Id
+    map_index: Number = -1
+    dag_run_identity: Id
     """Random mark kept in the task's state store: a re-created DAG run has another one."""
-    try_number: int
-    max_tries: int
-    clear_number: int = 0
-    created_at: datetime
+    try_number: Number
+    max_tries: Number
+    clear_number: Number = 0
+    created_at: UtcTime
     acted_on: AttemptRef | None = None
     """The attempt this owner claimed, attached to, reposted, collected or found finished."""
-    submission_id: str | None = None
+    submission_id: Id | None = None
     """Ray job of `acted_on`."""
     final: bool = False
     """A stop for good by a person (task marked failed or success): nothing of an older owner may run on."""
-    created_by: str = "try"
+    created_by: Shown = "try"
     """`try` or `listener`."""
 
 
@@ -114,10 +115,10 @@ class RestorePolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     mode: Literal["latest", "best", "explicit"] = "latest"
-    metric: str | None = None
+    metric: Id | None = None
     """Metric for `best`."""
     order: Literal["max", "min"] = "max"
-    checkpoint: str | None = None
+    checkpoint: Id | None = None
     """Name relative to the generation folder (`attempts/000001/checkpoint_...`) for `explicit`."""
     on_corrupt: Literal["rollback", "fail"] = "rollback"
 
@@ -126,23 +127,23 @@ class ClaimRecord(Record):
     """`claim.json`: the right to commit as attempt (generation, attempt), written before the POST."""
 
     record = "claim"
-    k: int = Field(ge=1)
+    k: int = Field(ge=1, le=999_999)
     generation: int = Field(ge=1, le=999_999)
     attempt: int = Field(ge=1, le=999_999)
-    submission_id: str
-    address: str
-    session_name: str | None = None
+    submission_id: Id
+    address: Shown
+    session_name: Id | None = None
     """Ray's session at claim time; another one later means that the cluster was replaced."""
-    try_number: int
-    intent: str
+    try_number: Number
+    intent: Shown
     """`start`, `restore`, ... with the decision's reason."""
     restore_policy: RestorePolicy = RestorePolicy()
-    checkpoint_seen: str | None = None
+    checkpoint_seen: CheckpointName | None = None
     """Newest usable checkpoint the Airflow side saw before claiming; the driver resolves again after it."""
-    spec_digest: str
-    code_digest: str
-    deadline: datetime | None = None
-    created_at: datetime
+    spec_digest: Id
+    code_digest: Id
+    deadline: UtcTime | None = None
+    created_at: UtcTime
 
     @property
     def ref(self) -> AttemptRef:
@@ -154,36 +155,36 @@ class StopRecord(Record):
     """`stop-<k>.json`: owner k wants the attempt to end; a driver obeys it at start and while it runs."""
 
     record = "stop"
-    k: int
-    reason: str
-    created_at: datetime
+    k: int = Field(ge=1, le=999_999)
+    reason: Shown
+    created_at: UtcTime
 
 
 class SkippedCheckpoint(BaseModel):
     """A checkpoint that was considered for the restore and not taken."""
 
     model_config = ConfigDict(frozen=True)
-    checkpoint: str
-    why: str
+    checkpoint: CheckpointName
+    why: Shown
 
 
 class RestoredRecord(Record):
     """`restored.json`: what the driver really restored, resolved after its claim existed, and why."""
 
     record = "restored"
-    checkpoint: str | None
+    checkpoint: CheckpointName | None
     """Name relative to the generation folder; None means from the start."""
-    from_attempt: int | None = None
-    reason: str
+    from_attempt: Number | None = None
+    reason: Shown
     metrics: dict[str, Any] = {}
     skipped: tuple[SkippedCheckpoint, ...] = ()
-    uncommitted: tuple[str, ...] = ()
+    uncommitted: tuple[CheckpointName, ...] = ()
     """On disk but in no manifest: named, never chosen, never deleted."""
-    fit: int = 1
+    fit: Number = 1
     """Which fit of the attempt this restore was for; the record holds the first."""
     fenced: bool = True
     """False: Ray's seams were missing, so this attempt's manifest is the one in the generation's folder."""
-    created_at: datetime
+    created_at: UtcTime
 
 
 class Phase(str, Enum):
@@ -203,20 +204,20 @@ class AliveRecord(Record):
     """`alive.json`: the driver's sign of life, every 15 s by a thread. The store's clock gives its age."""
 
     record = "alive"
-    run_uid: str
+    run_uid: Id
     """Random per driver process: the same attempt running twice is noticed by a foreign uid."""
     phase: Phase
-    phase_since: datetime
-    wanted_workers: str = ""
+    phase_since: UtcTime
+    wanted_workers: Shown = ""
     """`2` or `1-4` for elastic runs."""
-    num_commits: int = 0
-    last_commit_at: datetime | None = None
-    last_checkpoint: str | None = None
+    num_commits: Number = 0
+    last_commit_at: UtcTime | None = None
+    last_checkpoint: CheckpointName | None = None
     last_metrics: dict[str, Any] = {}
-    num_restarts: int = 0
-    train_run_id: str = ""
+    num_restarts: Number = 0
+    train_run_id: Id = ""
     """Ray's id of the running fit: the next attempt releases an elastic reservation by it."""
-    written_at: datetime
+    written_at: UtcTime
 
 
 class OutcomeState(str, Enum):
@@ -234,55 +235,55 @@ class OutcomeRecord(Record):
     record = "outcome"
     state: OutcomeState
     failure: Failure | None = None
-    num_commits: int = 0
-    latest_checkpoint: str | None = None
-    best_checkpoint: str | None = None
+    num_commits: Number = 0
+    latest_checkpoint: CheckpointName | None = None
+    best_checkpoint: CheckpointName | None = None
     restore_proven: Literal["yes", "no", "unknown"] = "unknown"
-    num_fits: int = 0
-    num_restarts: int = 0
+    num_fits: Number = 0
+    num_restarts: Number = 0
     fenced: bool = True
     """False when Ray's seams were missing and the attempt ran without fencing."""
     train_version: Literal["v1", "v2"] = "v2"
-    ray_version: str = ""
+    ray_version: Shown = ""
     carried_from: AttemptRef | None = None
     """An earlier attempt of the generation had already finished; this one trained nothing."""
-    finished_at: datetime
+    finished_at: UtcTime
 
 
 class CollectedRecord(Record):
     """`collected.json`: what the Airflow side concluded. The only record that is replaced (if-match)."""
 
     record = "collected"
-    k: int
+    k: int = Field(ge=1, le=999_999)
     outcome: OutcomeRecord | None = None
     """Filled when the driver left none."""
-    job_status: str | None = None
-    job_message: str = Field(default="", max_length=4000)
+    job_status: Shown | None = None
+    job_message: Shown = ""
     accepted: bool | None = None
     """None until all checks ran; True published; False refused for `refused_because`."""
-    refused_because: str | None = None
-    written_at: datetime
+    refused_because: Shown | None = None
+    written_at: UtcTime
 
 
 class CheckpointFile(BaseModel):
     """One object of a checkpoint. `key` is relative to the checkpoint's folder, `size` in bytes."""
 
     model_config = ConfigDict(frozen=True)
-    key: str
-    size: int = Field(ge=0)
-    etag: str = ""
+    key: Annotated[str, Field(max_length=MAX_NAME)]
+    size: Annotated[Number, Field(ge=0)]
+    etag: Id = ""
 
 
 class CheckpointEntry(BaseModel):
     """One committed checkpoint with its file list."""
 
     model_config = ConfigDict(frozen=True)
-    checkpoint: str
+    checkpoint: CheckpointName
     """Name relative to the generation folder: `attempts/000001/checkpoint_...`."""
     files: tuple[CheckpointFile, ...] = ()
     metrics: dict[str, Any] = {}
-    reported_at: datetime
-    parent: str | None = None
+    reported_at: UtcTime
+    parent: CheckpointName | None = None
     """The checkpoint the reporting fit was restored from, or the one committed before it."""
     late: bool = False
     """Completed afterwards from the manifest: `files` were listed then, `reported_at` is the listing's time."""
@@ -293,9 +294,9 @@ class RestartEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     failure: Failure
-    decision: str
-    at: datetime
-    commits_before: int = 0
+    decision: Shown
+    at: UtcTime
+    commits_before: Number = 0
 
 
 class RecordSegment(Record):
@@ -304,15 +305,15 @@ class RecordSegment(Record):
     record = "segment"
     checkpoints: tuple[CheckpointEntry, ...] = ()
     restarts: tuple[RestartEntry, ...] = ()
-    written_at: datetime
+    written_at: UtcTime
 
 
 class QuarantineRecord(Record):
     """`quarantine/<checkpoint>.json`: never restore from this checkpoint until it is released."""
 
     record = "quarantine"
-    checkpoint: str
-    reason: str
-    attempt: int
-    created_at: datetime
-    released_by: str | None = None
+    checkpoint: CheckpointName
+    reason: Shown
+    attempt: Number
+    created_at: UtcTime
+    released_by: Shown | None = None

@@ -47,6 +47,15 @@ def storable(value: str) -> str:
     return value.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def shortened(text: str, *, limit: int) -> str:
+    """The text without its middle where it is longer than `limit`: beginning and end tell most."""
+    if len(text) <= limit:
+        return text
+    mark = f" ... ({len(text):,} characters) ... "
+    half = max(0, limit - len(mark)) // 2
+    return f"{text[:half]}{mark}{text[-half:] if half else ''}"
+
+
 def _key(value: object) -> str:
     return str(_integer(value)) if type(value) is int else storable(str(value))
 

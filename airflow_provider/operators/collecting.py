@@ -31,6 +31,7 @@ from airflow_provider.core.records import (
     RecordSegment,
 )
 from airflow_provider.core.restore import registration_order
+from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
 
 if TYPE_CHECKING:
@@ -134,7 +135,11 @@ def complete_records(records: ExperimentRecords, ref: AttemptRef, *, k: int, now
         return 0
     entries = tuple(
         CheckpointEntry(
-            checkpoint=e.name, files=_files(records, ref, e.name), metrics=e.metrics, reported_at=now, late=True
+            checkpoint=e.name,
+            files=_files(records, ref, e.name),
+            metrics=bounded_metrics(e.metrics)[0],
+            reported_at=now,
+            late=True,
         )
         for e in missing[:1000]
     )

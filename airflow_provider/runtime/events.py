@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from airflow_provider.core.failure import Failure
+from airflow_provider.core.field_types import Shown, UtcTime
 from airflow_provider.core.records import Phase
 
 
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
-    at: datetime
+    at: UtcTime
 
 
 class StartEvent(_Event):
@@ -56,7 +56,7 @@ class FailureEvent(_Event):
 
     type: Literal["failure"] = "failure"
     failure: Failure
-    decision: str
+    decision: Shown
     is_final: bool = False
     """The fit ends with it: no restart follows."""
 

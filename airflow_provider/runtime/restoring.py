@@ -31,6 +31,7 @@ from airflow_provider.core.restore import (
     start_manifest,
     verify,
 )
+from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.runtime.recorder import ETAGS_PER_CHECKPOINT
 from airflow_provider.runtime.storage import ExperimentStore
 
@@ -76,7 +77,7 @@ class Resolved:
             checkpoint=self.checkpoint,
             from_attempt=_attempt_of(candidate) if candidate else None,
             reason=self.point.reason,
-            metrics=dict(candidate.metrics) if candidate else {},
+            metrics=bounded_metrics(candidate.metrics)[0] if candidate else {},
             skipped=self.point.skipped,
             uncommitted=self.uncommitted,
             fit=fit,
@@ -87,15 +88,19 @@ class Resolved:
 
 def _attempt_of(candidate: Candidate) -> int | None:
     parts = candidate.name.split("/")
-    if parts[0] == "attempts" and len(parts) > 2 and parts[1].isdigit():
+    if parts[0] == "attempts" and len(parts) > 2 and _is_number(parts[1]):
         return int(parts[1])
     return candidate.listed_by.attempt if candidate.listed_by else None
+
+
+def _is_number(name: str) -> bool:
+    return name.isdecimal() and len(name) <= 6  # `isdigit` takes "²", which `int` refuses
 
 
 def read_attempts(store: ExperimentStore, ref: AttemptRef, *, say: Say) -> list[EarlierAttempt]:
     """All attempts of the generation up to and with `ref`, oldest first; one without records and manifest as well."""
     names = store.folders(f"{layout.generation(ref.generation)}/attempts")
-    numbers = sorted(int(n) for n in names if n.isdigit() and int(n) <= ref.attempt)
+    numbers = sorted(int(n) for n in names if _is_number(n) and int(n) <= ref.attempt)
     with ThreadPoolExecutor(_READERS) as pool:
         return list(pool.map(lambda n: _read_attempt(store, ref.generation, n, say=say), numbers))
 
