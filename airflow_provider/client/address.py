@@ -14,6 +14,7 @@ DEFAULT_PORT = 8265
 
 EXPECTED_FORM = "http(s)://host[:port][/prefix], for example http://10.0.0.5:8265 or https://gw.example/ray/team-a"
 
+_OTHER_SCHEMES = frozenset({"ray", "ws", "wss", "grpc", "tcp", "ftp", "file", "s3", "unix"})
 _SECURE = {"http": False, "https": True}
 _HOST_NAME = re.compile(r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$")
 _PREFIX = re.compile(r"^(/[A-Za-z0-9._~%!$&'()*+,;=:@-]+)*$")
@@ -94,7 +95,9 @@ def _split_scheme(text: str, schema: str | None) -> tuple[str, str, bool]:
     else:
         scheme, rest, has_scheme = wanted or "http", text, bool(wanted)
     if scheme not in _SECURE:
-        raise _refuse(f"scheme {scheme!r} is not http or https (the Jobs API is on the dashboard, not on ray://)")
+        # Any other word may be a password in the wrong field.
+        shown = f"scheme {scheme!r}" if scheme in _OTHER_SCHEMES else "the scheme"
+        raise _refuse(f"{shown} is not http or https (the Jobs API is on the dashboard, not on ray://)")
     return scheme, rest, has_scheme
 
 

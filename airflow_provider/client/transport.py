@@ -79,7 +79,7 @@ class Endpoint:
             content_type=response.headers.get("content-type", ""),
             body=body,
             url=str(self.address),
-            header_name=credentials.header_name,
+            header_name=credentials.shown_header,
             has_token=credentials.token is not None,
             location=_origin(response.headers.get("location", "")),
             redact=credentials.redact,

@@ -116,7 +116,7 @@ def _close_code(closed: ConnectionClosed) -> int:
 
 
 def _refused(endpoint: Endpoint, status: int) -> Exception:
-    header_name = endpoint.credentials.header_name
+    header_name = endpoint.credentials.shown_header
     if status in _UNAUTHORIZED:
         return ClusterAuthFailed(
             f"the Ray dashboard at {endpoint.address} refused our identity for the log (status {status})",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.core.errors import InvalidConfig, RayTrainError
+from airflow_provider.core.json_input import UnreadableJson, read_json
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 ALLOWED_EXTRAS = frozenset({"verify", "ca_file", "header_name", "headers"})
 """Connection extras we read. Others are refused: connection editors must not reach into our client."""
+_OF_OTHER_TYPES = frozenset(
+    {"timeout", "proxies", "cert", "stream", "allow_redirects", "max_redirects", "trust_env", "check_response", "auth_type"}
+)
+"""Extras of Airflow's HTTP connections: a key that a message may repeat. Any other may be a token in the wrong field."""
 
 
 class RayHook(BaseHook):
@@ -44,6 +49,7 @@ class RayHook(BaseHook):
             connection = self.get_connection(self.conn_id)
         except AirflowNotFoundException:
             raise missing_connection(self.conn_id, "ray") from None
+        _checked_extra(connection)
         return read_connection(connection, extra=connection.extra_dejson)
 
     async def atarget(self) -> tuple[ClusterAddress, ClusterCredentials]:
@@ -52,6 +58,7 @@ class RayHook(BaseHook):
             connection = await self.aget_connection(self.conn_id)
         except AirflowNotFoundException:
             raise missing_connection(self.conn_id, "ray") from None
+        _checked_extra(connection)
         # Reading extras masks their secrets, which the plain property does by a call that blocks the loop.
         return read_connection(connection, extra=await connection.aextra_dejson())
 
@@ -84,6 +91,7 @@ def missing_connection(conn_id: str, conn_type: str) -> InvalidConfig:
     """The error for a connection id that Airflow does not know."""
     return InvalidConfig(
         f"Airflow has no connection {conn_id!r}",
+        known="Airflow says the same of one that its secrets backend could not read: see its warnings in the log",
         change=f"create it with type {conn_type} (Admin, Connections), or name another one",
     )
 
@@ -96,39 +104,68 @@ def read_connection(connection: Connection, *, extra: object) -> tuple[ClusterAd
     from airflow_provider.client.address import ClusterAddress
     from airflow_provider.client.credentials import ClusterCredentials
 
-    extra = _extras(connection, extra)
+    _checked_extra(connection)
+    extras = _known_extras(connection, extra)
     address = ClusterAddress.parse(connection.host, schema=connection.schema, port=connection.port)
-    headers = extra.get("headers") or {}
-    if isinstance(headers, str):
-        try:
-            headers = json.loads(headers)
-        except ValueError:
-            raise InvalidConfig("The connection's headers are not JSON", change='write {"name": "value"}') from None
-    if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
-        raise InvalidConfig("The connection's headers are not a mapping of texts", change='write {"name": "value"}')
     credentials = ClusterCredentials(
         token=connection.password or None,
-        header_name=str(extra.get("header_name") or "Authorization"),
-        extra_headers=headers,
-        verify=_verify(extra),
+        header_name=_text(extras, "header_name") or "Authorization",
+        extra_headers=_headers(extras),
+        verify=_verify(extras),
     )
     return address, credentials
 
 
-def _extras(connection: Connection, extra: object) -> dict[str, Any]:
+def _checked_extra(connection: Connection) -> None:
+    """Before Airflow reads it: Airflow takes broken JSON for none, and nesting ends it with a RecursionError."""
     try:
-        json.loads(connection.extra or "{}")
-    except ValueError:
-        extra = None
+        extra = read_json(connection.extra or "{}")
+    except UnreadableJson as error:
+        raise _no_object(connection, str(error)) from None
     if not isinstance(extra, dict):
-        raise InvalidConfig(f"The extra of connection {connection.conn_id} is not a JSON object", change="correct it")
-    unknown = sorted(set(extra) - ALLOWED_EXTRAS)
+        raise _no_object(connection, f"a JSON {type(extra).__name__}")
+
+
+def _known_extras(connection: Connection, extra: object) -> dict[str, Any]:
+    if not isinstance(extra, dict):
+        raise _no_object(connection, f"a {type(extra).__name__}")
+    unknown = set(map(str, extra)) - ALLOWED_EXTRAS
     if unknown:
+        shown = sorted(name for name in unknown if name in _OF_OTHER_TYPES or _is_typo(name))
+        hidden = [f"{len(unknown) - len(shown)} whose names are not repeated here"] if len(shown) < len(unknown) else []
         raise InvalidConfig(
-            f"Connection {connection.conn_id} has unknown extras: {', '.join(unknown)}",
+            f"Connection {connection.conn_id} has unknown extras: {', '.join(shown + hidden)}",
             change=f"known ones are {', '.join(sorted(ALLOWED_EXTRAS))}",
         )
     return extra
+
+
+def _is_typo(name: str) -> bool:
+    return bool(get_close_matches(name[:40], ALLOWED_EXTRAS, n=1, cutoff=0.8))
+
+
+def _no_object(connection: Connection, seen: str) -> InvalidConfig:
+    what = f"The extra of connection {connection.conn_id} is not a JSON object"
+    return InvalidConfig(what, known=f"it holds {seen}", change="correct it")
+
+
+def _text(extras: dict[str, Any], name: str) -> str:
+    value = extras.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidConfig(f"The connection's {name} is not a text", change="correct it, or leave it empty")
+    return value or ""
+
+
+def _headers(extras: dict[str, Any]) -> dict[str, str]:
+    headers = extras.get("headers") or {}
+    if isinstance(headers, str):
+        try:
+            headers = read_json(headers)
+        except UnreadableJson:
+            raise InvalidConfig("The connection's headers are not JSON", change='write {"name": "value"}') from None
+    if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
+        raise InvalidConfig("The connection's headers are not a mapping of texts", change='write {"name": "value"}')
+    return headers
 
 
 def _verify(extra: dict[str, Any]) -> bool | str:
@@ -137,16 +174,16 @@ def _verify(extra: dict[str, Any]) -> bool | str:
         words = {"true": True, "false": False, "": True}
         if verify.strip().lower() not in words:
             raise InvalidConfig(
-                f"verify is {verify[:20]!r}", change="set it to true or false; a CA file goes to ca_file"
+                "verify is neither true nor false", change="set it to true or false; a CA file goes to ca_file"
             )
         verify = words[verify.strip().lower()]
     if verify is None:
         verify = True
     if not isinstance(verify, bool):
         raise InvalidConfig("verify is neither true nor false", change="set it to true or false")
-    ca_file = extra.get("ca_file")
+    ca_file = _text(extra, "ca_file")
     if not ca_file:
         return verify
     if not verify:
         raise InvalidConfig("verify is false and ca_file is given", change="drop one of the two")
-    return str(ca_file)
+    return ca_file
