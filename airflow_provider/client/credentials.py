@@ -121,7 +121,9 @@ class ClusterCredentials:
 
 
 def _shown(name: str) -> str:
-    return name if _PLAIN_NAME.match(name) or name.lower() == "authorization" else "of the connection (name not repeated)"
+    return (
+        name if _PLAIN_NAME.match(name) or name.lower() == "authorization" else "of the connection (name not repeated)"
+    )
 
 
 def _is_file(path: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import stat
 import zipfile
@@ -15,14 +16,19 @@ from typing import TYPE_CHECKING
 import pathspec
 
 from airflow_provider.client.values import Package
-from airflow_provider.core.errors import InvalidConfig
+from airflow_provider.core.errors import FileChanged, InvalidConfig
+from airflow_provider.core.strict_json import storable
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Mapping, Sequence
 
 MAX_PACKAGE_BYTES = 100 * 1024 * 1024
 """Ray's limit for the body of an upload."""
+MAX_FILES = 50_000
+"""More is data, not code; each costs every start of the job."""
+_MAX_RATIO = 10
+"""A tree over this many times the limit isn't read to find out how well it compresses."""
+_MAX_IGNORE_BYTES = 1024 * 1024
 
 ALWAYS_LEFT_OUT = (
     ".git", ".hg", ".svn", ".venv", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".DS_Store",
@@ -48,18 +54,49 @@ class _Entry:
     name: str
     mode: int
     source: Path | bytes
+    size: int
+    changed_ns: int = 0
 
     def read(self) -> bytes:
         if isinstance(self.source, bytes):
             return self.source
-        try:
-            return self.source.read_bytes()
-        except OSError as error:
-            raise InvalidConfig(
-                f"file {self.source} can't be read for the package",
-                known=error.strerror or str(error),
-                change="correct its permissions or leave it out with .rayignore",
-            ) from error
+        data, seen = _read_file(self.source, limit=self.size + 1)
+        if (seen.st_mtime_ns, seen.st_size, len(data)) != (self.changed_ns, self.size, self.size):
+            raise _changed(self.source, "its size or its time is another one")
+        return data
+
+
+def _read_file(path: Path, *, limit: int) -> tuple[bytes, os.stat_result]:
+    """At most `limit` bytes of a regular file, and what it is after that. Never waits for a writer of a FIFO."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _changed(path, "it is no regular file any more")
+            return file.read(limit), os.fstat(file.fileno())
+    except FileNotFoundError:
+        raise _changed(path, "it is gone") from None
+    except OSError as error:
+        raise InvalidConfig(
+            f"file {path} can't be read for the package",
+            known=error.strerror or type(error).__name__,
+            change="correct its permissions or leave it out with .rayignore",
+        ) from error
+
+
+def _changed(path: Path, known: str) -> FileChanged:
+    return FileChanged(
+        f"file {path} changed while the package was made",
+        known=known,
+        change="nothing if it was a deployment: the next try packs again; else leave it out with .rayignore",
+    )
+
+
+def is_directory(path: Path) -> bool:
+    """Whether the path is a directory; False also for one that no file system takes."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def package_directory(
@@ -71,16 +108,19 @@ def package_directory(
     tree only. Empty directories don't travel.
 
     Raises:
-        InvalidConfig: no such directory, nothing in it, an unreadable file, or a zip over `max_bytes`.
+        InvalidConfig: no such directory, nothing in it, an unreadable file, too many files, or a zip over `max_bytes`.
+        FileChanged: a file was written or went away meanwhile; trying again can help.
 
     """
     root = Path(path)
-    if not root.is_dir():
-        raise InvalidConfig(f"directory {str(path)!r} does not exist", change="correct working_dir")
+    if not is_directory(root):
+        raise InvalidConfig(f"directory {str(path)[:300]!r} does not exist", change="correct working_dir")
     try:
         root = root.resolve()
         walk = _Walk(root, excludes)
         entries = sorted(walk.entries(), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _changed(root, f"something in it went away ({error.strerror})") from error
     except (OSError, RuntimeError, re.error) as error:  # links in a circle or without permission, a bad ignore pattern
         raise InvalidConfig(
             f"directory {root} can't be packed",
@@ -112,7 +152,7 @@ def package_files(files: Mapping[str, bytes], *, max_bytes: int = MAX_PACKAGE_BY
             )
     if not files:
         raise InvalidConfig("the package holds no file", change="give at least one")
-    entries = [_Entry(name, _PLAIN, files[name]) for name in sorted(files)]
+    entries = [_Entry(name, _PLAIN, files[name], len(files[name])) for name in sorted(files)]
     return _package(entries, max_bytes=max_bytes, left_out=())
 
 
@@ -125,7 +165,15 @@ class _Walk:
         self.left_out: list[str] = []
 
     def entries(self) -> Iterator[_Entry]:
-        yield from self._directory(self._root, PurePosixPath(), specs=[("", self._excludes)], above=(self._root,))
+        found = self._directory(self._root, PurePosixPath(), specs=[("", self._excludes)], above=(self._root,))
+        for number, entry in enumerate(found, start=1):
+            if number > MAX_FILES:
+                raise InvalidConfig(
+                    f"directory {self._root} holds more than {MAX_FILES:,} files to send",
+                    known=f"one of them is {storable(entry.name)[:300]}",
+                    change="leave data out with .rayignore, .gitignore or excludes, and read it from storage instead",
+                )
+            yield entry
 
     def _directory(
         self,
@@ -150,8 +198,7 @@ class _Walk:
                 if not is_environment and not _is_ignored(f"{name}/", specs):
                     yield from self._directory(target, name, specs=specs, above=(*above, target))
             elif target.is_file() and not _is_ignored(str(name), specs):
-                is_executable = bool(target.stat().st_mode & stat.S_IXUSR)
-                yield _Entry(str(name), _EXECUTABLE if is_executable else _PLAIN, target)
+                yield _entry(str(name), target)
 
     def _target(self, child: Path, name: PurePosixPath, *, above: tuple[Path, ...]) -> Path | None:
         if not child.is_symlink():
@@ -165,9 +212,23 @@ class _Walk:
         return target
 
 
+def _entry(name: str, path: Path) -> _Entry:
+    if name != storable(name):
+        raise InvalidConfig(
+            f"the name of file {storable(name)[:300]} is not UTF-8",
+            known="neither the package nor Python on the cluster could say it",
+            change="rename it or leave it out with .rayignore",
+        )
+    seen = path.stat()
+    mode = _EXECUTABLE if seen.st_mode & stat.S_IXUSR else _PLAIN
+    return _Entry(name, mode, path, seen.st_size, seen.st_mtime_ns)
+
+
 def _children(path: Path) -> list[Path]:
     try:
         return list(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        raise
     except OSError as error:
         raise InvalidConfig(
             f"directory {path} can't be read for the package",
@@ -180,7 +241,10 @@ def _ignore_specs(path: Path) -> Iterator[pathspec.GitIgnoreSpec]:
     for name in _IGNORE_FILES:
         file = path / name
         if file.is_file():
-            yield pathspec.GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8", errors="replace").splitlines())
+            data, _ = _read_file(file, limit=_MAX_IGNORE_BYTES + 1)
+            if len(data) > _MAX_IGNORE_BYTES:
+                raise InvalidConfig(f"{file} has more than {_MAX_IGNORE_BYTES:,} bytes", change="shorten it")
+            yield pathspec.GitIgnoreSpec.from_lines(data.decode("utf-8", errors="replace").splitlines())
 
 
 def _is_ignored(name: str, specs: Sequence[tuple[str, pathspec.GitIgnoreSpec]]) -> bool:
@@ -198,21 +262,21 @@ def _is_always_left_out(name: str) -> bool:
 
 
 def _package(entries: Sequence[_Entry], *, max_bytes: int, left_out: tuple[str, ...]) -> Package:
+    if sum(entry.size for entry in entries) > max_bytes * _MAX_RATIO:
+        raise _too_large(entries, max_bytes=max_bytes)
     buffer = io.BytesIO()
     digest = hashlib.sha256(b"package 1\n")
-    sizes: dict[str, int] = {}
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for entry in entries:
             data = entry.read()
             # Over the content and not over the zip: another zlib may compress differently.
-            digest.update(f"{entry.name}\0{entry.mode:o}\0{len(data)}\0".encode("utf-8", errors="surrogatepass"))
+            digest.update(f"{entry.name}\0{entry.mode:o}\0{len(data)}\0".encode())
             digest.update(data)
             archive.writestr(_zip_info(entry), data)
-            sizes[entry.name] = len(data)
             if buffer.tell() > max_bytes:
-                raise _too_large(entries, sizes, max_bytes=max_bytes)
+                raise _too_large(entries, max_bytes=max_bytes)
     if buffer.tell() > max_bytes:
-        raise _too_large(entries, sizes, max_bytes=max_bytes)
+        raise _too_large(entries, max_bytes=max_bytes)
     uri = f"gcs://_ray_pkg_{digest.hexdigest()[:32]}.zip"
     return Package(uri=uri, content=buffer.getvalue(), num_files=len(entries), left_out=left_out)
 
@@ -225,23 +289,14 @@ def _zip_info(entry: _Entry) -> zipfile.ZipInfo:
     return info
 
 
-def _too_large(entries: Sequence[_Entry], sizes: Mapping[str, int], *, max_bytes: int) -> InvalidConfig:
-    known = dict(sizes)
-    for entry in entries[len(sizes) :]:
-        known[entry.name] = len(entry.source) if isinstance(entry.source, bytes) else _size(entry.source)
-    biggest = sorted(known.items(), key=lambda item: (-item[1], item[0]))[:_NUM_NAMED]
-    named = ", ".join(f"{name} ({size:,} bytes)" for name, size in biggest)
+def _too_large(entries: Sequence[_Entry], *, max_bytes: int) -> InvalidConfig:
+    biggest = sorted(entries, key=lambda entry: (-entry.size, entry.name))[:_NUM_NAMED]
+    named = ", ".join(f"{entry.name[-300:]} ({entry.size:,} bytes)" for entry in biggest)
+    total = sum(entry.size for entry in entries)
     return InvalidConfig(
         f"the package is over the limit of {max_bytes:,} bytes; nothing was sent",
-        known=f"{len(entries):,} files with {sum(known.values()):,} bytes before compression; the largest: {named}",
+        known=f"{len(entries):,} files with {total:,} bytes before compression; the largest: {named}",
         change="leave data out with .rayignore, .gitignore or excludes, and read it from storage instead",
-        size=sum(known.values()),
+        size=total,
         limit=max_bytes,
     )
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

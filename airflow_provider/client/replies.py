@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,17 +21,23 @@ from airflow_provider.core.errors import (
     NotARayDashboard,
 )
 from airflow_provider.core.job import JobStatus
+from airflow_provider.core.json_input import UnreadableJson, read_json
+from airflow_provider.core.strict_json import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_TEXT = 500
 """Characters of a server's text that an error repeats."""
+_MAX_NAME = 300
+"""Characters of a name, a version or a type."""
+_MAX_MESSAGE = 24_000
+"""Characters of a job's message; Ray's own have at most 20,000."""
 _UNKNOWN_JOB = re.compile(r"\bjob\b.{0,300}\bdoes not exist\b", re.IGNORECASE | re.DOTALL)
 _UNKNOWN_PACKAGE = re.compile(r"\bdoes not exist\b", re.IGNORECASE)
 _ALREADY_EXISTS = re.compile(r"\balready exists\b", re.IGNORECASE)
 _TOO_LARGE = re.compile(r"request entity too large|maximum request body size|HTTPRequestEntityTooLarge", re.IGNORECASE)
-_BODY_LIMIT = re.compile(r"maximum request body size (\d+)", re.IGNORECASE)
+_BODY_LIMIT = re.compile(r"maximum request body size (\d{1,18})\b", re.IGNORECASE)
 _TRY_AGAIN = frozenset({408, 425, 429})
 """4xx by which a server or gateway asks for the same request later; nothing has to change."""
 
@@ -74,7 +79,9 @@ def parse_version(reply: Reply) -> ClusterVersion:
     if not isinstance(ray_version, str):
         raise _not_ray(reply, "the answer names no ray_version")
     return ClusterVersion(
-        ray_version=ray_version, session_name=_text(data.get("session_name")), version=_text(data.get("version"))
+        ray_version=shortened(ray_version, limit=_MAX_NAME),
+        session_name=_text(data.get("session_name")),
+        version=_text(data.get("version")),
     )
 
 
@@ -88,16 +95,17 @@ def parse_job(reply: Reply) -> JobInfo | None:
     try:
         status = JobStatus(data.get("status"))
     except ValueError:
-        raise _not_ray(reply, f"job status {str(data.get('status'))[:40]!r} is not one of Ray's") from None
+        seen = reply.redact(str(data.get("status")))[:40]
+        raise _not_ray(reply, f"job status {seen!r} is not one of Ray's") from None
     if not isinstance(submission_id, str):
         raise _not_ray(reply, "the answer describes no submitted job")
     driver = data.get("driver_info")
-    metadata = data.get("metadata")
+    metadata, message = data.get("metadata"), _text(data.get("message"), limit=_MAX_MESSAGE)
     return JobInfo(
         submission_id=submission_id,
         status=status,
         entrypoint=_text(data.get("entrypoint")) or "",
-        message=_text(data.get("message")),
+        message=None if message is None else reply.redact(message),
         error_type=_text(data.get("error_type")),
         driver_exit_code=_integer(data.get("driver_exit_code")),
         metadata={k: v for k, v in metadata.items() if isinstance(v, str)} if isinstance(metadata, dict) else {},
@@ -191,8 +199,8 @@ def _demand_success(reply: Reply) -> None:
 def _json_object(reply: Reply) -> dict[str, Any]:
     _demand_success(reply)
     try:
-        data = json.loads(reply.body)
-    except (ValueError, RecursionError):
+        data = read_json(reply.body)
+    except UnreadableJson:
         head = reply.body.lstrip()[:1]
         if head in {b"{", b"["} or "json" in reply.content_type.lower():
             raise ClusterUnreachable(
@@ -219,7 +227,9 @@ def _raise_refusal(reply: Reply) -> NoReturn:
             header_name=reply.header_name,
         )
     if _REDIRECT <= status < _CLIENT_ERROR:
-        raise _not_ray(reply, f"it redirects to {reply.location or 'another address'}, which isn't followed")
+        raise _not_ray(
+            reply, f"it redirects to {reply.redact(reply.location) or 'another address'}, which isn't followed"
+        )
     if status in _TRY_AGAIN or _SERVER_ERROR <= status < _END:
         raise ClusterUnreachable(
             f"the dashboard gave no usable answer to {reply.url} (status {status})",
@@ -242,7 +252,7 @@ def _raise_refusal(reply: Reply) -> NoReturn:
 def _not_ray(reply: Reply, why: str) -> NotARayDashboard:
     return NotARayDashboard(
         f"{reply.url or 'the address'} doesn't answer like Ray's dashboard: {why}",
-        known=f"status {reply.status}, content type {reply.content_type[:80] or 'none'}",
+        known=f"status {reply.status}, content type {reply.redact(reply.content_type)[:80] or 'none'}",
         change="check host, port and path prefix of the connection, and what a proxy before it answers",
         status=reply.status,
     )
@@ -259,8 +269,8 @@ def last_line(reply: Reply) -> str:
     return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}... ({len(line):,} characters)"
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _text(value: object, *, limit: int = _MAX_NAME) -> str | None:
+    return shortened(value, limit=limit) if isinstance(value, str) else None
 
 
 def _integer(value: object) -> int | None:

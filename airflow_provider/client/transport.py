@@ -300,7 +300,10 @@ def _build(client: httpx.Client | httpx.AsyncClient, endpoint: Endpoint, request
 
 def _origin(location: str) -> str:
     # Only scheme and host: the query of a login redirect can hold secrets.
-    parts = urlsplit(location)
+    try:
+        parts = urlsplit(location)
+    except ValueError:  # half an IPv6 address
+        return "an address that can't be read"
     return f"{parts.scheme}://{parts.hostname}" if parts.hostname else location.partition("?")[0][:100]
 
 

@@ -58,6 +58,10 @@ class InvalidConfig(RayTrainError):
     kind = FailureKind.CONFIG
 
 
+class FileChanged(RayTrainError):
+    """A file was written or went away while we read it, for example by a deployment; the next try reads it anew."""
+
+
 # --- cluster -----------------------------------------------------------------------------------------------------
 
 
@@ -140,6 +144,13 @@ class RecordUnreadable(RayTrainError):
     """A record or manifest is present but can't be read: torn, foreign, or newer than this release."""
 
     kind = FailureKind.CHECKPOINT
+
+
+class MessageUnreadable(RayTrainError):
+    """What Airflow kept between two of our processes (an event, a trigger's row, an XCom) can't be read.
+
+    The bucket knows all that it said, so another try finds its way.
+    """
 
 
 # --- decisions ---------------------------------------------------------------------------------------------------

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.records import AttemptRef
 from airflow_provider.core.redaction import redact
+from airflow_provider.core.strict_json import storable
 
 MAX_SUBMISSION_ID = 200
 """Ray uses the id in a URL path and in a log file's name."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]+")
 _LEGIBLE = 48
+_MAX_PATH = 700
+"""Bytes of a storage path, and of an experiment's name: keys of S3 have 1,024, and ours go deeper."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,12 @@ def experiment_uri(storage_path: str, key: TaskInstanceKey, *, experiment_name: 
     root = checked_storage_path(storage_path).rstrip("/")
     if experiment_name is not None:
         parts = experiment_name.split("/")
-        if any(p in ("", ".", "..") for p in parts) or any(c in experiment_name for c in "\0?#"):
+        is_odd = any(c in experiment_name for c in "\0?#") or not _fits(f"{root}/{experiment_name}")
+        if is_odd or any(p in ("", ".", "..") for p in parts):
             raise InvalidConfig(
                 f"experiment_name {experiment_name[:80]!r} can't be a folder",
-                change="use a relative path without empty, '.' or '..' parts, '?' or '#'",
+                known=f"the whole path may have {_MAX_PATH} bytes",
+                change="use a short relative path without empty, '.' or '..' parts, '?' or '#'",
             )
         return f"{root}/{experiment_name}"
     index = f"-{key.map_index}" if key.map_index >= 0 else ""
@@ -62,6 +67,12 @@ def experiment_uri(storage_path: str, key: TaskInstanceKey, *, experiment_name: 
 
 def checked_storage_path(storage_path: str) -> str:
     """The storage path without a trailing slash. Raises InvalidConfig for forms that mean different things to clients."""
+    if not _fits(storage_path):
+        raise InvalidConfig(
+            f"storage_path {redact(storage_path)[:120]!r} can't be a path",
+            known=f"a path has at most {_MAX_PATH} bytes, no NUL and no half of a character",
+            change="write a shorter one",
+        )
     if storage_path.startswith("s3://"):
         bucket, _, prefix = storage_path[5:].partition("/")
         prefix = prefix.rstrip("/")
@@ -84,6 +95,10 @@ def checked_storage_path(storage_path: str) -> str:
         f"storage_path {redact(storage_path)[:120]!r} is neither s3://bucket/prefix nor an absolute path",
         change="use S3, or a directory that Airflow and all nodes of the cluster share",
     )
+
+
+def _fits(path: str) -> bool:
+    return path == storable(path) and len(path.encode()) <= _MAX_PATH
 
 
 def submission_id(uri: str, key: TaskInstanceKey, ref: AttemptRef) -> str:

@@ -24,7 +24,7 @@ from airflow_provider.core.records import (
     RestoredRecord,
 )
 from airflow_provider.core.restore import registration_order
-from airflow_provider.core.strict_json import bounded_metrics, json_bytes
+from airflow_provider.core.strict_json import bounded_metrics, json_bytes, shortened
 
 XCOM_LIMIT = 48_000
 """Bytes of JSON: some XCom backends cap at 48 kB."""
@@ -248,7 +248,7 @@ def _checkpoints(
                 state=state,
                 metrics=metrics,
                 metrics_cut=is_cut,
-                size_bytes=sum(f.size for f in entry.files) if entry and entry.files else None,
+                size_bytes=min(sum(f.size for f in entry.files), 2**63 - 1) if entry and entry.files else None,
                 reported_at=entry.reported_at if entry else None,
                 late=entry.late if entry else True,
             )
@@ -288,7 +288,24 @@ def lineage_xcom(lineage: Lineage, *, limit: int = XCOM_LIMIT) -> dict[str, Any]
             drop = min(len(data[name]) - 1, max(1, excess // average))
             del data[name][:drop]
             excess = json_bytes(data) - limit
+    return _within(data, limit)
+
+
+def _within(data: dict[str, Any], limit: int) -> dict[str, Any]:
+    """What is still too long gets shorter texts: names and ids from damaged records can have any length."""
+    for longest in (1_000, 300, 100, 30):
+        if json_bytes(data) <= limit:
+            return data
+        data = _with_short_texts(data, longest) | {"truncated": True}
     return data
+
+
+def _with_short_texts(value: Any, longest: int) -> Any:
+    if isinstance(value, str):
+        return shortened(value, limit=longest)
+    if isinstance(value, dict):
+        return {key: _with_short_texts(item, longest) for key, item in value.items()}
+    return [_with_short_texts(item, longest) for item in value] if isinstance(value, list) else value
 
 
 def _short(text: str | None) -> str | None:
@@ -311,7 +328,7 @@ def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_che
         is_cut = checkpoint.metrics_cut if checkpoint else False
         return {"uri": f"{lineage.experiment}/{full}", "name": full, "metrics": metrics, "truncated": is_cut}
 
-    return {
+    result = {
         "state": outcome.state.value if outcome else OutcomeState.FAILED.value,
         "experiment": lineage.experiment,
         "generation": generation,
@@ -325,3 +342,4 @@ def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_che
         "restore_proven": outcome.restore_proven if outcome else "unknown",
         "fenced": outcome.fenced if outcome else None,
     }
+    return _within(result, XCOM_LIMIT)

@@ -51,6 +51,11 @@ Templated = Annotated[T, WrapValidator(_template_or)]
 """A field that may hold a Jinja expression until Airflow has rendered it."""
 
 
+Count = Annotated[int, Field(le=10**9)]
+"""Beyond it somebody means "unlimited", which has a value of its own."""
+Quantity = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class Config(BaseModel):
     """Base of the configuration models: frozen, unknown keys are errors."""
 
@@ -114,10 +119,10 @@ def _is_wrapper(part: int | str) -> bool:
 class ScalingConfig(Config):
     """How many workers train, and on what. Names and meanings are Ray's."""
 
-    num_workers: Templated[int] | tuple[Templated[int], Templated[int]] = 1
+    num_workers: Templated[Count] | tuple[Templated[Count], Templated[Count]] = 1
     """Workers, or `(min, max)` for an elastic run (Ray 2.60 and later)."""
     use_gpu: Templated[bool] = False
-    resources_per_worker: Templated[dict[str, Templated[float]]] | None = None
+    resources_per_worker: Templated[dict[str, Templated[Quantity]]] | None = None
     """For example `{"CPU": 4, "GPU": 1}`; Ray's default is 1 CPU, or 1 GPU with `use_gpu`."""
     placement_strategy: Templated[str] = "PACK"
     accelerator_type: Templated[str] | None = None
@@ -161,22 +166,22 @@ class ScalingConfig(Config):
 class FailureConfig(Config):
     """How often Ray recovers inside one attempt. `-1` means unlimited, as in Ray; our defaults are generous."""
 
-    max_failures: Templated[int] = Field(default=20, ge=-1)
+    max_failures: Templated[Count] = Field(default=20, ge=-1)
     """Worker-group failures per fit (Ray's default is 0: the first lost node ends the run)."""
-    controller_failure_limit: Templated[int] = Field(default=-1, ge=-1)
+    controller_failure_limit: Templated[Count] = Field(default=-1, ge=-1)
     """Failed starts of the worker group, one per 60 s without capacity; bounded by `resource_timeout_s`."""
-    max_preemption_failures: Templated[int] = Field(default=-1, ge=-1)
+    max_preemption_failures: Templated[Count] = Field(default=-1, ge=-1)
     """Preemptions (Ray 2.58 and later)."""
-    no_progress_failures: Templated[int] = Field(default=3, ge=1)
+    no_progress_failures: Templated[Count] = Field(default=3, ge=1)
     """Worker-group failures without a new commit that end the attempt (infrastructure and preemption not counted)."""
-    max_refits: Templated[int] = Field(default=10, ge=0)
+    max_refits: Templated[Count] = Field(default=10, ge=0)
     """Times the driver fits again inside one job after an infrastructure failure that Ray gives no retry."""
 
 
 class CheckpointConfig(Config):
     """Which checkpoints Ray keeps. Names and meanings are Ray's."""
 
-    num_to_keep: Templated[Annotated[int, Field(ge=1)]] | None = None
+    num_to_keep: Templated[Annotated[Count, Field(ge=1)]] | None = None
     checkpoint_score_attribute: Templated[str] | None = None
     checkpoint_score_order: Templated[str] = "max"
 

@@ -6,30 +6,38 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import Self
 
 from airflow_provider.core.decision import FRESH_ALIVE_S, ClusterSilent, JobSeen, JobSight, JobUnknown
+from airflow_provider.core.errors import MessageUnreadable
+from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.field_types import Id, Shown
 from airflow_provider.core.job import JobStatus
+from airflow_provider.core.records import AttemptRef
+
+_LONGEST_S = 4e8
+"""Some twelve years: beyond it, times overflow."""
 
 
 class WaitLimits(BaseModel):
     """When a waiter stops believing. All times in seconds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    poll_interval_s: float = Field(default=10.0, gt=0)
-    unreachable_timeout_s: float = Field(default=1800.0, ge=0)
+    poll_interval_s: float = Field(default=10.0, gt=0, le=_LONGEST_S)
+    unreachable_timeout_s: float = Field(default=1800.0, ge=0, le=_LONGEST_S)
     """Both this long and `unreachable_polls` without an answer, and no fresh sign of life: give up."""
     unreachable_polls: int = Field(default=10, ge=1)
-    lost_after_s: float = Field(default=30.0, ge=0)
+    lost_after_s: float = Field(default=30.0, ge=0, le=_LONGEST_S)
     """Both this long and `lost_polls` of "no such job": the job is lost."""
     lost_polls: int = Field(default=3, ge=1)
-    pending_timeout_s: float | None = Field(default=3600.0)
+    pending_timeout_s: float | None = Field(default=3600.0, le=_LONGEST_S)
     """Longest time a job may be PENDING; None waits for ever."""
-    silent_driver_timeout_s: float | None = Field(default=1800.0, gt=0)
+    silent_driver_timeout_s: float | None = Field(default=1800.0, gt=0, le=_LONGEST_S)
     """Longest age of the driver's sign of life while Ray calls the job RUNNING; None never gives such a job up."""
-    alive_check_s: float = Field(default=60.0, gt=0)
+    alive_check_s: float = Field(default=60.0, gt=0, le=_LONGEST_S)
     """How often the sign of life is read while the cluster answers."""
-    deadline_grace_s: float = Field(default=30.0, ge=0)
+    deadline_grace_s: float = Field(default=30.0, ge=0, le=_LONGEST_S)
     """The driver ends itself at the deadline; after this much more the waiter stops the job."""
 
 
@@ -49,6 +57,43 @@ STOPPING_ENDS = frozenset({WaitEnd.TIMEOUT, WaitEnd.PENDING_TOO_LONG, WaitEnd.SI
 """Ends after which the job must be stopped: it may still hold nodes."""
 SILENCE_TO_TELL_S = 300.0
 """Age of a sign of life from which on a person is told."""
+
+
+class WaitEvent(BaseModel):
+    """What the trigger hands to `execute_complete`: why the wait ended, and everything needed to go on."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    end: WaitEnd
+    reason: Shown
+    kind: FailureKind = FailureKind.INFRASTRUCTURE
+    """Of an error in the trigger."""
+    generation: int = Field(ge=1, le=999_999)
+    attempt: int = Field(ge=1, le=999_999)
+    k: int = Field(ge=1, le=999_999)
+    submission_id: Id
+
+    @classmethod
+    def parse(cls, event: object) -> Self:
+        """Read an event. Raises MessageUnreadable."""
+        try:
+            return cls.model_validate(event)
+        except ValidationError as error:
+            raise unreadable_message("The triggerer's event", error) from None
+
+    @property
+    def ref(self) -> AttemptRef:
+        """The attempt that was waited for."""
+        return AttemptRef(generation=self.generation, attempt=self.attempt)
+
+
+def unreadable_message(what: str, error: ValidationError) -> MessageUnreadable:
+    """The error for something that Airflow kept for us; names fields, never their values."""
+    fields = ", ".join(".".join(map(str, e["loc"])) or "its type" for e in error.errors(include_input=False)[:5])
+    return MessageUnreadable(
+        f"{what} can't be read",
+        known=f"wrong fields: {fields}; the job and its records are untouched",
+        change="nothing if the next try finds the job by its records; else clear the task",
+    )
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from airflow_provider.core.records import OwnerRecord
+from airflow_provider.core.waiting import unreadable_message
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import stop_attempt
@@ -16,13 +18,26 @@ JOB_RECORD_KEY = "ray_train_job"
 """XCom pushed by the operator: where the job and its experiment are. No secrets: connection ids only."""
 
 
-def stop_for_good(job: dict[str, Any], *, counters: dict[str, int], how: str) -> str:
+class JobRecord(BaseModel):
+    """The XCom `ray_train_job`: what a stop needs of it."""
+
+    experiment: str
+    conn_id: str
+    aws_conn_id: str | None
+    dag_run_identity: str | None = None
+
+
+def stop_for_good(job: object, *, counters: dict[str, int], how: str) -> str:
     """Own the experiment with `final`, so that a claim or POST on its way ends itself; then stop the newest attempt.
 
     `job` is what the operator pushed as `ray_train_job`. Returns a sentence for the log.
     """
-    records = ExperimentRecords(open_experiment(job["experiment"], aws_conn_id=job["aws_conn_id"]))
-    owner = _final_owner(records, counters, identity=job.get("dag_run_identity"))
+    try:
+        found = JobRecord.model_validate(job)
+    except ValidationError as error:
+        raise unreadable_message(f"The XCom {JOB_RECORD_KEY}", error) from None
+    records = ExperimentRecords(open_experiment(found.experiment, aws_conn_id=found.aws_conn_id))
+    owner = _final_owner(records, counters, identity=found.dag_run_identity)
     if isinstance(owner, str):
         return owner
     claim = records.newest_claim()
@@ -30,7 +45,7 @@ def stop_for_good(job: dict[str, Any], *, counters: dict[str, int], how: str) ->
         return f"owner {owner.k} is final; no attempt was claimed yet"
     if records.outcome(claim.ref) is not None:
         return f"owner {owner.k} is final; {claim.ref} is over already"
-    with RayHook(job["conn_id"]).client() as client:
+    with RayHook(found.conn_id).client() as client:
         result = stop_attempt(
             records,
             client,

@@ -45,13 +45,13 @@ def code_package(working_dir: str | None, *, dag_folder: Path) -> Package | None
 
     Raises InvalidConfig when it does not exist or is too large, before anything is sent.
     """
-    from airflow_provider.client.packages import package_directory
+    from airflow_provider.client.packages import is_directory, package_directory
 
     if working_dir is None:
         return None
     path = Path(working_dir)
     path = path if path.is_absolute() else dag_folder / path
-    if not path.is_dir():
+    if not is_directory(path):
         raise InvalidConfig(
             f"working_dir {working_dir!r} is not a directory",
             known=f"looked for {path}",

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 ALLOWED_EXTRAS = frozenset({"verify", "ca_file", "header_name", "headers"})
 """Connection extras we read. Others are refused: connection editors must not reach into our client."""
 _OF_OTHER_TYPES = frozenset(
-    {"timeout", "proxies", "cert", "stream", "allow_redirects", "max_redirects", "trust_env", "check_response", "auth_type"}
+    {
+        "timeout",
+        "proxies",
+        "cert",
+        "stream",
+        "allow_redirects",
+        "max_redirects",
+        "trust_env",
+        "check_response",
+        "auth_type",
+    }
 )
 """Extras of Airflow's HTTP connections: a key that a message may repeat. Any other may be a token in the wrong field."""
 
@@ -79,12 +89,13 @@ class RayHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Ask the dashboard for its version. The message goes to the browser and never holds the token."""
         try:
-            address, _ = self.target()
+            address, credentials = self.target()
             with self.client() as client:
                 version = client.version()
         except RayTrainError as error:
             return False, str(error)
-        return True, f"Ray {version.ray_version} answers at {address} (session {version.session_name})"
+        said = credentials.redact(f"Ray {version.ray_version} answers at {address} (session {version.session_name})")
+        return True, said
 
 
 def missing_connection(conn_id: str, conn_type: str) -> InvalidConfig:
@@ -110,7 +121,7 @@ def read_connection(connection: Connection, *, extra: object) -> tuple[ClusterAd
     credentials = ClusterCredentials(
         token=connection.password or None,
         header_name=_text(extras, "header_name") or "Authorization",
-        extra_headers=_headers(extras),
+        extra_headers=dict(_headers(extras)),
         verify=_verify(extras),
     )
     return address, credentials

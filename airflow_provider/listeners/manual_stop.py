@@ -48,7 +48,7 @@ def _stop_if_manual(previous_state: Any, task_instance: TaskInstance, how: str) 
         log.exception("The training of %s could not be stopped", task_instance)
 
 
-def _job_record(task_instance: TaskInstance) -> dict[str, Any] | None:
+def _job_record(task_instance: TaskInstance) -> Any:
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 
@@ -66,14 +66,14 @@ def _job_record(task_instance: TaskInstance) -> dict[str, Any] | None:
         ).scalar()
     if row is None:
         return None
-    value = XComModel.deserialize_value(row)
-    return value if isinstance(value, dict) else None
+    return XComModel.deserialize_value(row)
 
 
-def _stop(job: dict[str, Any], counters: dict[str, int], how: str) -> None:
+def _stop(job: Any, counters: dict[str, int], how: str) -> None:
     from airflow_provider.hooks.final_stop import stop_for_good
 
     try:
         log.info(stop_for_good(job, counters=counters, how=how))
     except Exception:  # process edge: an error here must not reach the API server
-        log.exception("The training of %s could not be stopped", job.get("submission_id"))
+        name = job.get("submission_id") if isinstance(job, dict) else f"a task that was {how}"
+        log.exception("The training of %s could not be stopped", name)

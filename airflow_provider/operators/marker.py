@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from airflow_provider.core.errors import MessageUnreadable
+
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
 
@@ -12,11 +14,20 @@ MARKER_KEY = "ray_train_owner"
 
 
 def dag_run_identity(store: TaskStateStoreAccessor) -> str:
-    """The mark of this DAG run: kept in the state store, which is deleted with the run. A new one where none is kept."""
+    """The mark of this DAG run: kept in the state store, which is deleted with the run. A new one where none is kept.
+
+    Raises MessageUnreadable for one that is there but damaged: a new mark would read as a re-created DAG run.
+    """
     marker = store.get(MARKER_KEY)
+    if marker is None:
+        return uuid.uuid4().hex
     if isinstance(marker, dict) and isinstance(marker.get("identity"), str):
         return str(marker["identity"])
-    return uuid.uuid4().hex
+    raise MessageUnreadable(
+        f"The entry {MARKER_KEY} in the task's state store can't be read",
+        known=f"it is a {type(marker).__name__} without an identity; nothing was started",
+        change="delete the entry: the next try writes it anew and counts as a re-created DAG run",
+    )
 
 
 def set_marker(store: TaskStateStoreAccessor, *, k: int, identity: str) -> bool:

@@ -13,6 +13,7 @@ from airflow_provider.core.decision import OnClear
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey, checked_storage_path, experiment_uri
 from airflow_provider.core.job import Timings, TrainingKind, TrainingSpec, TrainVersion
+from airflow_provider.core.json_input import MAX_NESTING, is_shallow
 from airflow_provider.core.records import RestorePolicy
 from airflow_provider.core.spec import (
     CheckpointConfig,
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
     from airflow_provider.operators.request import TrainingRequest
 
 _IMPORT_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")
+_TRAVELLING = (
+    "train_loop_config",
+    "runtime_env",
+    "restore",
+    "entrypoint_resources",
+    "scaling_config",
+    "failure_config",
+    "checkpoint_config",
+    "storage_config",
+)
 _RESERVED_RUNTIME_ENV = frozenset({"working_dir", "py_modules"})
 
 
@@ -35,15 +46,17 @@ _LONGEST_S = 10 * 365 * 86_400.0
 """Ten years: beyond it dates overflow, and infinity is what None says."""
 Seconds = Annotated[float, Field(gt=0, le=_LONGEST_S, strict=True)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
-Name = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"^[^\x00]*$")]
+"""Longer arguments no operating system takes, nor any with a NUL."""
+ConnectionId = Annotated[Name, Field(max_length=250)]
 
 
 class ParameterTypes(BaseModel):
     """Types and bounds of the operator's plain parameters; texts may hold templates."""
 
     storage_path: Name
-    conn_id: Name
-    aws_conn_id: Name | None
+    conn_id: ConnectionId
+    aws_conn_id: ConnectionId | None
     experiment_name: Name | None
     train_loop: Name | None
     trainer: Name | None
@@ -55,6 +68,8 @@ class ParameterTypes(BaseModel):
     progress_metric: Name | None
     restore: Name | dict[str, Any]
     on_corrupt: Name
+    on_clear: Name
+    train_version: Name
     python: Name
     timeout_s: Seconds | None
     stall_timeout_s: Seconds | None
@@ -97,6 +112,8 @@ def _is_reference(values: dict[str, Any], loc: tuple[int | str, ...]) -> bool:
 def check_parameters(operator: RayTrainOperator) -> None:
     """Find at parse time what can be found without rendering. Raises InvalidConfig."""
     _check_types(operator)
+    for name in _TRAVELLING:
+        _check_json(name, getattr(operator, name))
     _check_kind_fits(operator, _training_kind(operator))
     for name in ("train_loop", "trainer", "datasets"):
         _check_import_path(name, getattr(operator, name))
@@ -109,7 +126,6 @@ def check_parameters(operator: RayTrainOperator) -> None:
         raise InvalidConfig(f"on_clear is {operator.on_clear!r}", change="use 'auto', 'restore' or 'fresh'")
     if operator.train_version not in [v.value for v in TrainVersion]:
         raise InvalidConfig(f"train_version is {operator.train_version!r}", change="use 'v2' or 'v1'")
-    _check_json("train_loop_config", operator.train_loop_config)
     _check_runtime_env(operator.runtime_env)
     if not _has_template_inside(operator.restore):
         restore_policy(operator)
@@ -160,8 +176,13 @@ def _check_import_path(name: str, value: str | None) -> None:
 
 
 def _check_json(name: str, value: object) -> None:
+    """Whether the value reaches the cluster as it is: it travels as JSON in UTF-8."""
+    if not is_shallow(value):
+        raise InvalidConfig(f"{name} nests deeper than {MAX_NESTING} levels, or holds itself", change="flatten it")
     try:
-        json.dumps(value, allow_nan=False, default=_rendered_later)
+        json.dumps(value, allow_nan=False, default=_rendered_later, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidConfig(f"{name} holds half of a character (a lone surrogate)", change="correct the text") from None
     except (TypeError, ValueError) as error:
         raise InvalidConfig(f"{name} is not JSON: {error}", change="pass numbers, texts, lists and dicts") from None
     if not _has_text_keys(value):
@@ -189,7 +210,6 @@ def _check_runtime_env(runtime_env: dict[str, Any] | None) -> None:
     env_vars = runtime_env.get("env_vars") or {}
     if not isinstance(env_vars, dict) or not all(isinstance(v, str) or has_template(v) for v in env_vars.values()):
         raise InvalidConfig("runtime_env.env_vars must map names to texts", change="quote the numbers")
-    _check_json("runtime_env", runtime_env)
 
 
 def _has_template_inside(value: object) -> bool:

@@ -14,7 +14,7 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.kill import decide_kill
 from airflow_provider.core.records import AttemptRef, OutcomeState
-from airflow_provider.core.waiting import STOPPING_ENDS, WaitEnd, WaitLimits, WaitOver
+from airflow_provider.core.waiting import STOPPING_ENDS, WaitEnd, WaitEvent, WaitLimits, WaitOver
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import stop_attempt
@@ -144,15 +144,13 @@ class TrainingSession:
 
     def resume(self, event: dict[str, Any]) -> dict[str, Any]:
         """From `execute_complete`: this process answers for the owner number that deferred."""
-        k = int(event["k"])
-        self.attempt.k = k
-        self.attempt.facts = replace(self.attempt.facts, own_ks=self.attempt.facts.own_ks | {k})
-        ref = AttemptRef(generation=event["generation"], attempt=event["attempt"])
-        self.attempt.current = Submitted(ref, event["submission_id"], None, None, event["reason"])
-        if event["end"] == WaitEnd.ERROR.value:
-            reason = f"the trigger failed: {event['reason']}"
-            raise self._failed(Failure(kind=FailureKind(event["kind"]), reason=reason))
-        return self._after_wait(WaitOver(WaitEnd(event["end"]), event["reason"]))
+        seen = WaitEvent.parse(event)
+        self.attempt.k = seen.k
+        self.attempt.facts = replace(self.attempt.facts, own_ks=self.attempt.facts.own_ks | {seen.k})
+        self.attempt.current = Submitted(seen.ref, seen.submission_id, None, None, seen.reason)
+        if seen.end is WaitEnd.ERROR:
+            raise self._failed(Failure(kind=seen.kind, reason=f"the trigger failed: {seen.reason}"))
+        return self._after_wait(WaitOver(seen.end, seen.reason))
 
     def _go_on(self) -> dict[str, Any]:
         for _ in range(MAX_JOBS_PER_TRY):

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
+from pydantic import TypeAdapter, ValidationError
 
+from airflow_provider.core.field_types import UtcTime
 from airflow_provider.core.records import AttemptRef
-from airflow_provider.core.waiting import STOPPING_ENDS, WaitLimits, WaitOver
+from airflow_provider.core.waiting import STOPPING_ENDS, WaitLimits, WaitOver, unreadable_message
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import record_stop
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.triggers.waiter import Following, JobWaiter, error_event
 
-"""Ends after which the job would go on by itself: it is stopped before the task resumes."""
+_TIME = TypeAdapter(UtcTime)
 
 
 class RayTrainTrigger(BaseTrigger):
@@ -93,13 +94,7 @@ class RayTrainTrigger(BaseTrigger):
 
     async def _wait(self) -> dict[str, Any]:
         waiter = JobWaiter(
-            Following(
-                ref=self._ref,
-                submission_id=self.submission_id,
-                session_name=self.session_name,
-                deadline=datetime.fromisoformat(self.deadline) if self.deadline else None,
-                limits=WaitLimits.model_validate(self.limits),
-            ),
+            self._following(),
             open_client=RayHook(self.conn_id).aclient,
             records=self._records(),
             say=self.log.info,
@@ -110,6 +105,18 @@ class RayTrainTrigger(BaseTrigger):
         if over.end in STOPPING_ENDS:
             await self._stop(over.reason)
         return {"end": over.end.value, "reason": over.reason}
+
+    def _following(self) -> Following:
+        try:
+            return Following(
+                ref=self._ref,
+                submission_id=self.submission_id,
+                session_name=self.session_name,
+                deadline=_TIME.validate_python(self.deadline) if self.deadline else None,
+                limits=WaitLimits.model_validate(self.limits),
+            )
+        except ValidationError as error:
+            raise unreadable_message("The trigger's row", error) from None
 
     @property
     def _ref(self) -> AttemptRef:

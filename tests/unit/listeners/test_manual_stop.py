@@ -110,10 +110,10 @@ def test_a_task_that_pushed_none_is_never_ours(calls: Calls, operator: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("stored", "found"), [('{"conn_id": "ray"}', {"conn_id": "ray"}), ('"text"', None), (None, None)]
+    ("stored", "found"), [('{"conn_id": "ray"}', {"conn_id": "ray"}), ('"text"', "text"), (None, None)]
 )
 def test_the_job_is_looked_up_under_our_key_for_exactly_this_task_instance(
-    monkeypatch: pytest.MonkeyPatch, stored: str | None, found: dict[str, Any] | None
+    monkeypatch: pytest.MonkeyPatch, stored: str | None, found: Any
 ) -> None:
     statements: list[Any] = []
     row = None if stored is None else SimpleNamespace(value=stored)
