@@ -24,8 +24,9 @@ export RAY_AUTH_MODE := token
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # More pytest options, such as ARGS='-k fencing -x'.
 ARGS ?=
+SEED ?= 0
 
-.PHONY: help setup lint format test-fast test demo stack build clean
+.PHONY: help setup lint format test-fast test chaos demo stack build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -58,6 +59,9 @@ test: lint  ## Everything, on a real Airflow, Ray and S3: under 30 minutes
 
 demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 leaves the UI up)
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
+
+chaos: setup  ## Faults at every point of a training, on real services (CHAOS_RUNS=n, SEED=n, ONLY="kill driver")
+	$(BIN)/python -m tests.chaos --seed $(SEED) $(if $(CHAOS_RUNS),--runs $(CHAOS_RUNS)) $(if $(ONLY),--only "$(ONLY)")
 
 stack: setup  ## Keep Airflow, Ray and S3 up to try a DAG of your own (DAGS=folder)
 	@$(BIN)/python -m tests.stack $(if $(DAGS),--dags $(DAGS))

@@ -125,6 +125,8 @@ class ScalingConfig(Config):
     resources_per_worker: Templated[dict[str, Templated[Quantity]]] | None = None
     """For example `{"CPU": 4, "GPU": 1}`; Ray's default is 1 CPU, or 1 GPU with `use_gpu`."""
     placement_strategy: Templated[str] = "PACK"
+    elastic_resize_monitor_interval_s: Templated[float] = 60.0
+    """Seconds between two looks whether an elastic run can grow."""
     accelerator_type: Templated[str] | None = None
 
     @model_validator(mode="after")
@@ -135,6 +137,9 @@ class ScalingConfig(Config):
             raise ValueError("num_workers must be at least 1")
         if len(numbers) == 2 and numbers[0] > numbers[1]:
             raise ValueError(f"elastic num_workers is (min, max), got {numbers[0]} > {numbers[1]}")
+        interval = self.elastic_resize_monitor_interval_s
+        if not has_template(interval) and interval < 0:
+            raise ValueError("elastic_resize_monitor_interval_s must not be negative")
         resources = self.resources_per_worker
         # A template of the whole dict is still a string.
         amounts = resources.values() if isinstance(resources, Mapping) else ()

@@ -20,6 +20,10 @@ _LONGEST_S = 4e8
 """Some twelve years: beyond it, times overflow."""
 
 
+ALIVE_CHECK_S = 60.0
+"""How often a sign of life is read while the cluster answers, at most."""
+
+
 class WaitLimits(BaseModel):
     """When a waiter stops believing. All times in seconds."""
 
@@ -35,7 +39,7 @@ class WaitLimits(BaseModel):
     """Longest time a job may be PENDING; None waits for ever."""
     silent_driver_timeout_s: float | None = Field(default=1800.0, gt=0, le=_LONGEST_S)
     """Longest age of the driver's sign of life while Ray calls the job RUNNING; None never gives such a job up."""
-    alive_check_s: float = Field(default=60.0, gt=0, le=_LONGEST_S)
+    alive_check_s: float = Field(default=ALIVE_CHECK_S, gt=0, le=_LONGEST_S)
     """How often the sign of life is read while the cluster answers."""
     deadline_grace_s: float = Field(default=30.0, ge=0, le=_LONGEST_S)
     """The driver ends itself at the deadline; after this much more the waiter stops the job."""

@@ -14,7 +14,7 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.kill import decide_kill
 from airflow_provider.core.records import AttemptRef, OutcomeState
-from airflow_provider.core.waiting import STOPPING_ENDS, WaitEnd, WaitEvent, WaitLimits, WaitOver
+from airflow_provider.core.waiting import ALIVE_CHECK_S, STOPPING_ENDS, WaitEnd, WaitEvent, WaitLimits, WaitOver
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import stop_attempt
@@ -186,11 +186,13 @@ class TrainingSession:
 
     def _limits(self) -> WaitLimits:
         operator = self.operator
+        silence = operator.silent_driver_timeout_s
         return WaitLimits(
             poll_interval_s=operator.poll_interval_s,
             pending_timeout_s=operator.pending_timeout_s,
             unreachable_timeout_s=operator.unreachable_timeout_s,
-            silent_driver_timeout_s=operator.silent_driver_timeout_s,
+            silent_driver_timeout_s=silence,
+            alive_check_s=ALIVE_CHECK_S if silence is None else min(ALIVE_CHECK_S, silence / 2),
             lost_after_s=operator.lost_after_s,
         )
 

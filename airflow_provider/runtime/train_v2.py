@@ -88,6 +88,8 @@ def scaling_config(config: ScalingConfig) -> ray.train.ScalingConfig:
     options: dict[str, Any] = {"placement_strategy": config.placement_strategy}
     if config.accelerator_type is not None:
         options["accelerator_type"] = config.accelerator_type
+    if is_elastic:
+        options["elastic_resize_monitor_interval_s"] = float(config.elastic_resize_monitor_interval_s)
     resources = config.resources_per_worker
     return ray.train.ScalingConfig(
         num_workers=workers,

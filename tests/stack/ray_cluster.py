@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import subprocess
 import tempfile
 import urllib.error
 import urllib.request
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MEBIBYTE = 1024 * 1024
+
+
+def _node_ports() -> dict[str, int]:
+    """A port for each server of a node, by the flag that sets it."""
+    flags = (
+        "object-manager-port",
+        "node-manager-port",
+        "dashboard-agent-listen-port",
+        "dashboard-agent-grpc-port",
+        "runtime-env-agent-port",
+        "metrics-export-port",
+    )
+    return {flag: free_port() for flag in flags}
 
 
 class RayCluster(Service):
@@ -44,20 +58,12 @@ class RayCluster(Service):
         self.object_store_mb = object_store_mb
         self.token = token or secrets.token_hex(32)
         self.port = free_port()
-        self.address = f"http://{LOOPBACK}:{free_port()}"
+        self.dashboard_port = free_port()
+        self.address = f"http://{LOOPBACK}:{self.dashboard_port}"
+        self.shown_address = self.address
+        """What Airflow is told: a gate's address where one stands before the dashboard."""
         self._env = dict(env or {})
-        self._other_ports = {
-            flag: free_port()
-            for flag in (
-                "object-manager-port",
-                "node-manager-port",
-                "ray-client-server-port",
-                "dashboard-agent-listen-port",
-                "dashboard-agent-grpc-port",
-                "runtime-env-agent-port",
-                "metrics-export-port",
-            )
-        }
+        self._other_ports = _node_ports() | {"ray-client-server-port": free_port()}
         # Ray puts Unix sockets some 60 characters deep into this; the kernel allows 107 in all.
         self.temp_dir: Path | None = None
 
@@ -93,6 +99,8 @@ class RayCluster(Service):
             # A full disk of the developer must not stop the cluster, nor busy memory kill a worker behind a test's back.
             "RAY_local_fs_capacity_threshold": "0.99",
             "RAY_memory_monitor_refresh_ms": "0",
+            # Ray's own 30 s are not enough for a raylet to start beside a busy test suite.
+            "RAY_raylet_start_wait_time_s": "120",
             # Ray replaces 127.0.0.1 by the machine's own address unless it is told, in these words, that this is no cluster: with
             # it, all of Ray's servers that can be bound listen on loopback only.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -110,7 +118,7 @@ class RayCluster(Service):
 
     def airflow_connection(self) -> str:
         """This cluster as the JSON of an Airflow connection of type `ray`."""
-        return json.dumps({"conn_type": "ray", "host": self.address, "password": self.token})
+        return json.dumps({"conn_type": "ray", "host": self.shown_address, "password": self.token})
 
     def get(self, path: str, *, token: str | None = None, timeout_s: float = 5.0) -> bytes:
         """GET a path of the dashboard with the token, or with another one."""
@@ -119,6 +127,23 @@ class RayCluster(Service):
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return bytes(answer.read())
 
+    def nodes(self) -> dict[str, str]:
+        """Ids of the living nodes by name."""
+        summary = json.loads(self.get("/nodes?view=summary"))["data"]["summary"]
+        return {
+            str(node["raylet"]["nodeName"]): str(node["raylet"]["nodeId"])
+            for node in summary
+            if node.get("raylet", {}).get("state") == "ALIVE"
+        }
+
+    def drain(self, node_id: str, *, deadline_s: int) -> None:
+        """Tell Ray, as a cloud does of a spot machine, that a node will be taken away."""
+        command = [program("ray"), "drain-node", f"--address={LOOPBACK}:{self.port}", f"--node-id={node_id}"]
+        why = ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot reclaim"]
+        subprocess.run(
+            [*command, *why, f"--deadline-remaining-seconds={deadline_s}"], env=self.env(), check=True, timeout=60
+        )
+
     def session_name(self) -> str:
         """The session's name: another one after each start."""
         return str(json.loads(self.get("/api/version"))["session_name"])
@@ -126,13 +151,11 @@ class RayCluster(Service):
     def _is_ready(self) -> bool:
         try:
             self.get("/api/jobs/")
-            nodes = json.loads(self.get("/nodes?view=summary"))["data"]["summary"]
+            return bool(self.nodes())
         except (urllib.error.URLError, OSError, KeyError, ValueError):
             return False
-        return any(node.get("raylet", {}).get("state") == "ALIVE" for node in nodes)
 
     def _command(self) -> list[str]:
-        dashboard_port = self.address.rpartition(":")[2]
         return [
             program("ray"),
             "start",
@@ -141,7 +164,7 @@ class RayCluster(Service):
             f"--node-ip-address={LOOPBACK}",
             f"--port={self.port}",
             f"--dashboard-host={LOOPBACK}",
-            f"--dashboard-port={dashboard_port}",
+            f"--dashboard-port={self.dashboard_port}",
             "--include-dashboard=true",
             "--disable-usage-stats",
             f"--num-cpus={self.num_cpus}",
@@ -165,3 +188,43 @@ class RayCluster(Service):
                 )
         shutil.rmtree(self.temp_dir, ignore_errors=True)
         self.temp_dir = None
+
+
+class RayNode(Service):
+    """Another node of a cluster, on the same machine: `kill` loses it with all that runs there."""
+
+    stop_grace_s = 3.0
+
+    def __init__(self, cluster: RayCluster, name: str, *, num_cpus: int, resources: Mapping[str, float]) -> None:
+        """`resources` are custom ones, so that a test decides what is placed here."""
+        super().__init__(cluster.state_dir)
+        self.name, self.cluster, self.num_cpus, self.resources = name, cluster, num_cpus, dict(resources)
+
+    def start(self) -> None:
+        """Join, and wait until the head counts this node."""
+        assert self.cluster.temp_dir is not None
+        command = [
+            program("ray"),
+            "start",
+            "--block",
+            f"--address={LOOPBACK}:{self.cluster.port}",
+            f"--node-ip-address={LOOPBACK}",
+            f"--node-name={self.name}",
+            "--disable-usage-stats",
+            f"--num-cpus={self.num_cpus}",
+            "--num-gpus=0",
+            f"--resources={json.dumps(self.resources)}",
+            f"--object-store-memory={self.cluster.object_store_mb * _MEBIBYTE}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            *(f"--{flag}={port}" for flag, port in _node_ports().items()),
+        ]
+        self.process = HeldProcess(command, log=self.log, env=self.cluster.env(), cwd=self.cluster.temp_dir)
+        wait_until(self._is_ready, timeout_s=60, what=f"Ray node {self.name}", process=self.process, every_s=0.2)
+
+    def node_id(self) -> str:
+        """Ray's id of this node."""
+        return self.cluster.nodes()[self.name]
+
+    def _is_ready(self) -> bool:
+        return self.name in self.cluster.nodes()

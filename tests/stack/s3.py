@@ -43,6 +43,8 @@ class S3Server(Service):
         self._ports = {part: (free_port(), free_port()) for part in _PORTED}
         self.port = self._ports["s3"][0]
         self.endpoint_url = f"http://{LOOPBACK}:{self.port}"
+        self.shown_url = self.endpoint_url
+        """What jobs and Airflow are told: a gate's address where one stands before the server."""
 
     def start(self) -> None:
         """Start, and create the buckets that are missing."""
@@ -114,7 +116,7 @@ class S3Server(Service):
     def env(self) -> dict[str, str]:
         """Environment with which boto3 and pyarrow reach this server."""
         return {
-            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ENDPOINT_URL": self.shown_url,
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_REGION": self.region,
@@ -125,7 +127,7 @@ class S3Server(Service):
     def airflow_connection(self) -> str:
         """This server as the JSON of an Airflow connection of type `aws`."""
         # botocore takes path style by itself for an address of digits; a config_kwargs here would be masked as a secret.
-        extra: dict[str, Any] = {"endpoint_url": self.endpoint_url, "region_name": self.region}
+        extra: dict[str, Any] = {"endpoint_url": self.shown_url, "region_name": self.region}
         return json.dumps({"conn_type": "aws", "login": self.access_key, "password": self.secret_key, "extra": extra})
 
     def _answers(self) -> bool:

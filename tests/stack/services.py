@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tests.stack.airflow_services import AirflowServices
+from tests.stack.gate import Gate
 from tests.stack.postgres import PostgresServer
 from tests.stack.process import Service, StackError
 from tests.stack.ray_cluster import RayCluster
@@ -43,11 +44,12 @@ class Stack:
         ray_num_cpus: int = 4,
         ray_env: Mapping[str, str] | None = None,
         airflow_env: Mapping[str, str] | None = None,
+        is_gated: bool = False,
     ) -> None:
         """Choose ports and keys; nothing is started yet.
 
         Logs and data go to `state_dir`; without one, to a temporary directory, which is removed at the end unless an error left the
-        `with` block.
+        `with` block. With `is_gated`, jobs and Airflow reach S3 and the dashboard through gates, which see and hold requests.
         """
         if unknown := set(parts) - set(ALL_PARTS):
             message = f"unknown parts {sorted(unknown)}; there are {', '.join(ALL_PARTS)}"
@@ -58,12 +60,19 @@ class Stack:
         self.boot_times_s: dict[str, float] = {}
         self._stopping = threading.Event()
         self._s3 = S3Server(self.state_dir) if "s3" in parts else None
+        self.gates: dict[str, Gate] = {}
+        if is_gated and self._s3 is not None:
+            self.gates["s3"] = Gate(self._s3.port)
+            self._s3.shown_url = self.gates["s3"].url
         s3_env = {} if self._s3 is None else self._s3.env()
         self._ray = (
             RayCluster(self.state_dir, num_cpus=ray_num_cpus, env={**s3_env, **(ray_env or {})})
             if "ray" in parts
             else None
         )
+        if is_gated and self._ray is not None:
+            self.gates["ray"] = Gate(self._ray.dashboard_port)
+            self._ray.shown_address = self.gates["ray"].url
         self._postgres = PostgresServer(self.state_dir) if "airflow" in parts else None
         self._airflow = (
             None
@@ -109,6 +118,8 @@ class Stack:
 
     def start(self) -> None:
         """Start all side by side; if one fails, or on Ctrl-C, stop all and raise."""
+        for gate in self.gates.values():
+            gate.__enter__()
         chains: list[list[Service | None]] = [[self._s3], [self._ray], [self._postgres, self._airflow]]
         with ThreadPoolExecutor(len(chains)) as pool:
             futures = [pool.submit(self._start_chain, [one for one in chain if one is not None]) for chain in chains]
@@ -131,6 +142,9 @@ class Stack:
             if services:
                 with ThreadPoolExecutor(len(services)) as pool:
                     list(pool.map(lambda service: service.stop(), services))
+        for gate in self.gates.values():
+            gate.__exit__(None, None, None)
+        self.gates.clear()
 
     def remove_state(self) -> None:
         """Remove logs and data, if the directory is ours."""

@@ -34,7 +34,9 @@ def train_loop(config):
         bare.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         start, poisoned = state["epoch"] + 1, state["poisoned"]
-    print(f"LOOP starts at epoch {start} rank {rank}", flush=True)  # noqa: T201 the test reads it
+    size = ray.train.get_context().get_world_size()
+    print(f"LOOP starts at epoch {start} rank {rank} of {size}", flush=True)  # noqa: T201 the test reads it
+    is_told = False
     for epoch in range(start, config["epochs"]):
         loss = seeded_step(model, optimizer, epoch, rank)
         time.sleep(config.get("epoch_s", 0.3))
@@ -45,9 +47,13 @@ def train_loop(config):
         fail = config.get("raise_at")
         if fail is not None and epoch == fail and rank == 0:
             raise ValueError(f"bad batch in epoch {epoch}")
+        is_due = (epoch + 1) % config.get("every", 1) == 0
+        if config.get("watch_preemption") and not is_told and ray.train.get_preemption_info() is not None:
+            is_due = is_told = True
+            print(f"LOOP saves in time at epoch {epoch}", flush=True)  # noqa: T201 the test reads it
         with tempfile.TemporaryDirectory() as folder:
             saved = None
-            if rank == 0:
+            if rank == 0 and is_due:
                 state = {"model": bare.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
                 state["poisoned"] = poisoned
                 torch.save(state, os.path.join(folder, "state.pt"))

@@ -1,0 +1,172 @@
+"""One run of chaos: start a training, strike at a point, let the struck part come back, judge what is left."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.faults import NothingToStrike, Struck, Target, away, freeze, strike
+from tests.chaos.observer import Observer
+from tests.chaos.points import TRIGGERS
+from tests.chaos.verdict import Ended, Verdict, judge
+from tests.stack.gate import Seen, wait_for_hold
+from tests.stack.process import StackError, wait_until
+from tests.support.training_run import TrainingRun, driver_processes, final_weights, is_bit_equal
+
+if TYPE_CHECKING:
+    from tests.chaos.table import Pair
+    from tests.stack.airflow_client import AirflowClient
+    from tests.stack.services import Stack
+
+EPOCHS = 6
+LIMIT_S = 300.0
+_LIVE = frozenset({"PENDING", "RUNNING"})
+
+
+@dataclass(frozen=True)
+class Report:
+    """One run, for the table."""
+
+    name: str
+    fault: str
+    tries: int
+    attempts: int
+    seconds: float
+    verdict: Verdict
+
+
+def unharmed_weights(stack: Stack, airflow: AirflowClient) -> dict[str, Any]:
+    """The weights of the same training without a fault."""
+    run = TrainingRun(stack, airflow, "chaos_deferred", airflow.run_dag("chaos_deferred", conf={"epochs": EPOCHS}))
+    task = airflow.wait_for_task(*run.key, timeout_s=LIMIT_S)
+    assert task["state"] == "success", run.log()[-4000:]
+    return final_weights(stack.s3, run.xcom()["latest_checkpoint"]["uri"])
+
+
+class ChaosRun:
+    """One pair on a running stack whose gates are open."""
+
+    def __init__(self, stack: Stack, airflow: AirflowClient, pair: Pair) -> None:
+        """Nothing is started yet."""
+        self.stack, self.airflow, self.pair = stack, airflow, pair
+        self.observer = Observer(stack.s3, prefix=f"chaos/{pair.dag_id}/")
+        self._struck: Struck | None = None
+        self._run: TrainingRun | None = None
+        self._started = threading.Event()
+
+    def execute(self, weights: dict[str, Any]) -> Report:
+        """Run it; `weights` are the unharmed run's. Raises AssertionError when the fault did not fire."""
+        began = time.monotonic()
+        trigger = TRIGGERS[self.pair.point]
+        self.stack.gates["s3"].on_answer = self.observer
+        hold = self.stack.gates[trigger.gate].hold(trigger.hold(self._at_point))
+        try:
+            self._run = self._start()
+            self._started.set()
+            wait_for_hold(hold, timeout_s=LIMIT_S)
+            if not trigger.is_held:
+                self._strike()
+            assert self._struck is not None
+            self._recover(self._struck)
+            return self._report(weights, began)
+        finally:
+            self._put_right()
+
+    @property
+    def run(self) -> TrainingRun:
+        """The task instance under attack."""
+        assert self._run is not None
+        return self._run
+
+    def _start(self) -> TrainingRun:
+        run_id = self.airflow.run_dag(self.pair.dag_id, conf={"epochs": EPOCHS})
+        return TrainingRun(self.stack, self.airflow, self.pair.dag_id, run_id)
+
+    def _at_point(self, _: Seen) -> None:
+        assert self._started.wait(30)
+        if TRIGGERS[self.pair.point].is_held:
+            self._strike()
+
+    def _strike(self) -> None:
+        if self.run.records() is None:
+            raise NothingToStrike("the experiment is not known yet")
+        self._struck = (freeze if self.pair.is_freeze else strike)(self.pair.target, self.run)
+
+    def _recover(self, struck: Struck) -> None:
+        if not self.pair.is_freeze:
+            away(struck)
+            return
+        try:
+            if self.pair.target is Target.DRIVER:
+                wait_until(
+                    lambda: self.observer.num_commits((1, 2)) > 0,
+                    timeout_s=LIMIT_S,
+                    what="a commit of the next attempt",
+                )
+            else:
+                wait_until(lambda: self.run.task()["try_number"] > 1, timeout_s=LIMIT_S, what="the next try")
+                wait_until(lambda: len(self.run.lineage().tries) > 1, timeout_s=LIMIT_S, what="its owner record")
+        finally:
+            struck.recover()
+
+    def _report(self, weights: dict[str, Any], began: float) -> Report:
+        task = self.airflow.wait_for_task(*self.run.key, timeout_s=LIMIT_S)
+        live = self._live_jobs()
+        verdict = judge(self.observer.events, self._ended(task, weights, live))
+        assert self._struck is not None
+        claims = set(self.observer.ranks("claim"))
+        return Report(
+            self.pair.name, self._struck.what, task["try_number"], len(claims), time.monotonic() - began, verdict
+        )
+
+    def _ended(self, task: dict[str, Any], weights: dict[str, Any], live: tuple[str, ...]) -> Ended:
+        lineage = self.run.xcom("checkpoint_lineage") or {"attempts": [], "checkpoints": []}
+        result = self.run.xcom()
+        is_equal = bool(result) and is_bit_equal(
+            final_weights(self.stack.s3, result["latest_checkpoint"]["uri"]), weights
+        )
+        committed = [c for c in lineage["checkpoints"] if c["state"] != "uncommitted"]
+        return Ended(
+            state=task["state"],
+            epochs=tuple(c["metrics"]["epoch"] for c in committed),
+            last_epoch=EPOCHS - 1,
+            is_bit_equal=is_equal,
+            lineage_attempts=frozenset(_rank(a["ref"]) for a in lineage["attempts"]),
+            lineage_names=frozenset(c["name"].partition("/")[2] for c in committed),
+            live_jobs=live,
+        )
+
+    def _live_jobs(self) -> tuple[str, ...]:
+        """What is left of the run a minute after its end."""
+        ray = self.stack.ray
+
+        def alive() -> list[str]:
+            jobs = json.loads(ray.get("/api/jobs/"))
+            found = [j["submission_id"] for j in jobs if j["status"] in _LIVE and j["type"] == "SUBMISSION"]
+            return found + [f"driver {p.pid}" for p in driver_processes(ray)]
+
+        try:
+            wait_until(lambda: not alive(), timeout_s=60, what="the end of all jobs")
+        except StackError:
+            return tuple(alive())
+        return ()
+
+    def _put_right(self) -> None:
+        """Whatever happened, the next run finds every service up and every gate open."""
+        if self._struck is not None and self.pair.is_freeze:
+            self._struck.recover()
+        for gate in self.stack.gates.values():
+            gate.release_all()
+            gate.on_answer = None
+        for service in (self.stack.s3, self.stack.ray, *self.stack.airflow.components.values()):
+            if not service.is_alive():
+                service.start()
+        self.stack.airflow.wait_until_healthy()
+
+
+def _rank(ref: str) -> tuple[int, int]:
+    generation, attempt = ref.split("/")
+    return int(generation[1:]), int(attempt[1:])

@@ -1,0 +1,91 @@
+"""Judges one run from what was seen of it. Pure: a lost checkpoint must be found here, or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos.observer import Event, own_prefix
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is there when a run is over."""
+
+    state: str
+    """Of the Airflow task."""
+    epochs: tuple[int, ...]
+    """Of every committed checkpoint in the lineage, in no order."""
+    last_epoch: int
+    """That the training was to reach."""
+    is_bit_equal: bool
+    """Whether the last weights are those of the unharmed run."""
+    lineage_attempts: frozenset[tuple[int, int]]
+    lineage_names: frozenset[str]
+    """Committed checkpoints in the XCom, relative to the generation."""
+    live_jobs: tuple[str, ...] = ()
+    """Jobs and driver processes that were still there a minute after the task's end."""
+
+
+@dataclass
+class Verdict:
+    """What went wrong; empty lists are a pass."""
+
+    lost: list[str] = field(default_factory=list)
+    double: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all promises held."""
+        return not (self.lost or self.double or self.orphans or self.other)
+
+    def sentences(self) -> list[str]:
+        """Every finding."""
+        return [*self.lost, *self.double, *self.orphans, *self.other]
+
+
+def judge(events: Sequence[Event], ended: Ended) -> Verdict:
+    """Compare what was written, in order, with what was promised."""
+    verdict = Verdict()
+    _judge_order(events, verdict)
+    repeated = sorted({e for e in ended.epochs if ended.epochs.count(e) > 1})
+    if repeated:
+        verdict.lost.append(f"epochs {repeated} were committed twice: their first commit was not restored")
+    committed = {name for event in events if event.kind == "manifest" for name in event.names}
+    claimed = {event.rank for event in events if event.kind == "claim"}
+    if missing := committed - ended.lineage_names:
+        verdict.other.append(f"the lineage lacks committed checkpoints {sorted(missing)}")
+    if missing_attempts := claimed - ended.lineage_attempts:
+        verdict.other.append(f"the lineage lacks attempts {sorted(missing_attempts)}")
+    if ended.state != "success":
+        verdict.other.append(f"the task ended as {ended.state}")
+    if max(ended.epochs, default=-1) != ended.last_epoch:
+        verdict.other.append(f"training ended at epoch {max(ended.epochs, default=-1)} instead of {ended.last_epoch}")
+    if not ended.is_bit_equal:
+        verdict.other.append("the weights differ from the unharmed run's")
+    verdict.orphans += [f"still alive: {job}" for job in ended.live_jobs]
+    return verdict
+
+
+def _judge_order(events: Sequence[Event], verdict: Verdict) -> None:
+    newest_commit: str | None = None
+    restored: list[tuple[int, int]] = []
+    listed: dict[tuple[int, int], int] = {}
+    for event in events:
+        if event.kind == "restored":
+            if event.latest != newest_commit:
+                verdict.lost.append(
+                    f"attempt {event.rank} restored {event.latest}, the newest commit was {newest_commit}"
+                )
+            restored.append(event.rank)
+        elif event.kind == "manifest":
+            own = sum(name.startswith(own_prefix(event.rank)) for name in event.names)
+            is_commit = own > listed.get(event.rank, 0)
+            listed[event.rank] = max(own, listed.get(event.rank, 0))
+            newer = [rank for rank in restored if rank > event.rank]
+            if is_commit and newer:
+                verdict.double.append(f"attempt {event.rank} committed after {newer[0]} had restored")
+            elif is_commit:
+                newest_commit = event.latest
