@@ -8,18 +8,18 @@ in the same directory.
 from __future__ import annotations
 
 import binascii
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from airflow_provider.core.json_input import UnreadableJson, read_json
 from airflow_provider.core.records import CheckpointFile
 
 RUN_NAME = "v1"
 """V1's run directory inside the folder of the attempt that started it; later attempts restore it there."""
-_INDEXED = re.compile(r"^checkpoint_(\d+)$")
+_INDEXED = re.compile(r"^checkpoint_([0-9]{1,18})$")
 _NAMED = re.compile(r"^checkpoint_[^.]+$")
 _TRIAL = re.compile(r"^[\w-]+_[0-9a-f]{5}_\d{5}(?:_|$)")
 _STATE = re.compile(r"^experiment_state-.*\.json$")
@@ -163,8 +163,8 @@ def parse_results(body: bytes) -> list[ReportV1]:
     found: list[ReportV1] = []
     for line in body.splitlines():
         try:
-            data = json.loads(line[:_MAX_LINE])
-        except (ValueError, RecursionError):
+            data = read_json(line[:_MAX_LINE])
+        except UnreadableJson:
             continue
         if isinstance(data, dict):
             name = data.get("checkpoint_dir_name")
@@ -209,16 +209,16 @@ def state_checkpoint(body: bytes) -> str | None:
     of it is executed. None: unreadable, or no checkpoint yet.
     """
     try:
-        trials = json.loads(body)["trial_data"]
-        found = [_newest_name(json.loads(trial[1])) for trial in trials]
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError, binascii.Error):
+        trials = read_json(body)["trial_data"]
+        found = [_newest_name(read_json(trial[1])) for trial in trials]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None
     return max((name for name in found if name), key=_number, default=None)
 
 
 def _newest_name(metadata: Mapping[str, Any]) -> str | None:
     pickled = binascii.unhexlify(metadata["checkpoint_manager"]["value"])
-    names = {match.decode() for match in re.findall(rb"checkpoint_\d{6,}(?![\w.])", pickled)}
+    names = {match.decode() for match in re.findall(rb"checkpoint_\d{6,18}(?![\w.])", pickled)}
     return max(names, key=_number, default=None)
 
 
