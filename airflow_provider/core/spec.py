@@ -26,6 +26,7 @@ from typing_extensions import Self
 from airflow_provider.core.errors import InvalidConfig
 
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#")
+_FIELD_NAME = re.compile(r"^[A-Za-z_:.-]{1,40}$")
 T = TypeVar("T")
 C = TypeVar("C", bound="Config")
 
@@ -104,12 +105,17 @@ def invalid(error: ValidationError, *, parameter: str, fields: tuple[str, ...]) 
     seen: dict[str, str] = {}
     for item in error.errors(include_url=False, include_input=False):
         # Names of pydantic's own wrappers and union arms say nothing to a reader.
-        path = ".".join([parameter, *(str(p) for p in item["loc"] if not _is_wrapper(p))])
+        path = ".".join([parameter, *(shown_part(p) for p in item["loc"] if not _is_wrapper(p))])
         seen.setdefault(path, item["msg"].removeprefix("Value error, "))
     return InvalidConfig(
         f"{parameter} is not valid: {'; '.join(f'{path}: {why}' for path, why in seen.items())}",
         change=f"known fields are {', '.join(fields)}",
     )
+
+
+def shown_part(part: int | str) -> str:
+    """A key as a message may name it: one that looks like no field's name may be a secret in the wrong place."""
+    return str(part) if isinstance(part, int) or _FIELD_NAME.match(part) else "(a key that is not repeated here)"
 
 
 def _is_wrapper(part: int | str) -> bool:

@@ -15,6 +15,7 @@ from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.field_types import Id, Shown
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.spec import shown_part
 
 _LONGEST_S = 4e8
 """Some twelve years: beyond it, times overflow."""
@@ -92,7 +93,7 @@ class WaitEvent(BaseModel):
 
 def unreadable_message(what: str, error: ValidationError) -> MessageUnreadable:
     """The error for something that Airflow kept for us; names fields, never their values."""
-    fields = ", ".join(".".join(map(str, e["loc"])) or "its type" for e in error.errors(include_input=False)[:5])
+    fields = ", ".join(".".join(map(shown_part, e["loc"])) or "its type" for e in error.errors(include_input=False)[:5])
     return MessageUnreadable(
         f"{what} can't be read",
         known=f"wrong fields: {fields}; the job and its records are untouched",

@@ -22,6 +22,7 @@ from airflow_provider.core.spec import (
     StorageConfig,
     has_template,
     invalid,
+    shown_part,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _check_types(operator: RayTrainOperator) -> None:
             return
         first = wrong[0]
         # The names of a union's arms say nothing to a reader.
-        path = ".".join(str(p) for p in first["loc"][:2] if not str(p).startswith(("constrained-", "dict[")))
+        path = ".".join(shown_part(p) for p in first["loc"][:2] if not str(p).startswith(("constrained-", "dict[")))
         change = "see RayTrainOperator's docstring for the type"
         raise InvalidConfig(f"{path} is not valid: {first['msg']}", change=change) from None
 

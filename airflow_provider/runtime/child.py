@@ -10,6 +10,8 @@ import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from airflow_provider.core.errors import InvalidConfig, RayJobFailed
 from airflow_provider.core.failure import Failure, FailureKind
 
@@ -40,7 +42,17 @@ class ChildContext:
                 "airflow_provider.runtime.run_config() was called outside a job of RayTrainOperator",
                 change="run the script with RayTrainOperator(entrypoint=...), or build a RunConfig of your own",
             )
-        return cls(**json.loads(text))
+        try:
+            return _CONTEXT.validate_json(text)
+        except (ValidationError, UnicodeEncodeError):
+            raise InvalidConfig(
+                f"{CONTEXT_ENV} in the environment can't be read",
+                known="the driver sets it for the script that it starts",
+                change="leave it as it is",
+            ) from None
+
+
+_CONTEXT = TypeAdapter(ChildContext)
 
 
 class ScriptFailed(RayJobFailed):

@@ -10,6 +10,7 @@ import airflow_provider
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.job import JOB_SPEC_FILE, JobSpec
 from airflow_provider.core.records import SCHEMA_VERSION
+from airflow_provider.core.spec import shown_part
 
 
 def spec_path() -> str:
@@ -23,8 +24,10 @@ def read_spec(path: str) -> JobSpec:
         spec = JobSpec.model_validate_json(Path(path).read_bytes(), context={"rendered": True})
     except FileNotFoundError:
         raise InvalidConfig(f"{path} is missing", change="submit the job with RayTrainOperator") from None
+    except OSError as error:
+        raise InvalidConfig(f"{path} can't be read", known=error.strerror or type(error).__name__) from error
     except ValidationError as error:
-        where = ", ".join(".".join(str(p) for p in e["loc"]) for e in error.errors()[:5])
+        where = ", ".join(".".join(shown_part(p) for p in e["loc"]) for e in error.errors()[:5])
         raise InvalidConfig(f"{path} can't be read", known=f"wrong fields: {where}") from None
     if spec.schema_version > SCHEMA_VERSION:
         raise InvalidConfig(f"{path} has schema_version {spec.schema_version}, this code reads {SCHEMA_VERSION}")
