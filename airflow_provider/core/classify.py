@@ -116,7 +116,10 @@ def _cut(detail: str) -> str:
 _EXITS: dict[int, tuple[FailureKind, str]] = {
     EXIT_SUPERSEDED: (FailureKind.SUPERSEDED, "a newer attempt owns the experiment and this driver ended itself"),
     EXIT_CANCELLED: (FailureKind.STOPPED, "the driver obeyed a stop record, a final owner or its deadline"),
-    137: (FailureKind.OUT_OF_MEMORY, "the driver was killed (possibly memory: the kernel's or the container's limit)"),
+    137: (
+        FailureKind.OUT_OF_MEMORY,
+        "the driver was killed by SIGKILL: possibly for memory (the kernel's or the container's limit), possibly by someone",
+    ),
     143: (FailureKind.INFRASTRUCTURE, "the driver was terminated by SIGTERM from outside"),
     130: (FailureKind.STOPPED, "the driver was interrupted by SIGINT"),
     139: (FailureKind.INFRASTRUCTURE, "the driver crashed with a segmentation fault"),

@@ -6,6 +6,8 @@ import re
 
 MANIFEST = "checkpoint_manager_snapshot.json"
 """Ray Train V2's name for the list of committed checkpoints."""
+RECORD_FOLDERS = frozenset({"attempts", "quarantine", "records"})
+"""Folders that lie beside checkpoints and are none."""
 
 _OWNER = re.compile(r"^owners/(\d{6})\.json$")
 _GENERATION = re.compile(r"^g(\d{6})/")

@@ -30,6 +30,7 @@ from airflow_provider.core.records import (
     OutcomeState,
     RecordSegment,
 )
+from airflow_provider.core.redaction import redact
 from airflow_provider.core.restore import registration_order
 from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import SyncJobsClient
     from airflow_provider.client.values import JobInfo
     from airflow_provider.storage.experiment_records import ExperimentRecords, Stored
+
+_MAX_SAID = 400
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def _failure_of_job(job: JobInfo | None, *, submission_id: str, fallback: Failur
     if job is not None and job.status is JobStatus.SUCCEEDED:
         return None
     if fallback is not None:
-        return fallback
+        return _with_words_of_ray(fallback, job)
     if job is None:
         return Failure(
             kind=FailureKind.LOST,
@@ -108,6 +111,13 @@ def _failure_of_job(job: JobInfo | None, *, submission_id: str, fallback: Failur
     return classify_job(
         status=job.status.value, error_type=job.error_type, exit_code=job.driver_exit_code, message=job.message or ""
     )
+
+
+def _with_words_of_ray(failure: Failure, job: JobInfo | None) -> Failure:
+    """What a job waits for is in Ray's own message only."""
+    is_waiting = job is not None and job.status is JobStatus.PENDING and failure.kind is FailureKind.CAPACITY
+    said = " ".join(redact(job.message or "").split())[:_MAX_SAID] if job is not None and is_waiting else ""
+    return failure.model_copy(update={"reason": f"{failure.reason}. Ray says: {said}"}) if said else failure
 
 
 def _outcome_without_driver(

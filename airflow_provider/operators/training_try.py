@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -223,6 +223,9 @@ class TrainingTry(Ownership):
         self.log(result.reason)
         if result.is_sent:
             self.wait_until_over(decision.submission_id)
+            if self._newest is not None:
+                # On its way out the driver may have committed, and its retention deleted what was the newest before.
+                self._newest = replace(self._newest, manifest=self.records.manifest(decision.ref))
         return result.is_sent
 
     def wait_until_over(self, job_id: str) -> None:

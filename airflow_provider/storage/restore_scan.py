@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow_provider.core import layout
+from airflow_provider.core.errors import RayTrainError, RecordUnreadable
 from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.records import (
     AttemptRef,
@@ -27,6 +28,8 @@ from airflow_provider.core.restore import (
 if TYPE_CHECKING:
     from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords
 
+_MAX_NAMED = 10
+
 
 def scan_restore_point(
     records: ExperimentRecords, *, ref: AttemptRef, policy: RestorePolicy, newest: AttemptRecords | None = None
@@ -39,7 +42,10 @@ def scan_restore_point(
     """
     if ref.attempt == 1:
         return None
-    attempts = _attempts(records, ref, newest)
+    try:
+        attempts = _attempts(records, ref, newest)
+    except RecordUnreadable as error:
+        raise _naming_checkpoints(records, error) from error
     quarantined = active_quarantine(records, ref.generation)
     considered = candidates(attempts, policy=policy, quarantined=quarantined)
     skipped: list[SkippedCheckpoint] = []
@@ -56,6 +62,23 @@ def scan_restore_point(
             break
         skipped.append(SkippedCheckpoint(checkpoint=candidate.name, why=verdict.why))
     return conclude(chosen, verdict=verdict, considered=considered, skipped=skipped, attempts=attempts, policy=policy)
+
+
+def _naming_checkpoints(records: ExperimentRecords, error: RecordUnreadable) -> RecordUnreadable:
+    """The error of a manifest with the checkpoint folders beside it: what a person can choose from."""
+    folder, slash, file = str(error.facts.get("key", "")).rpartition("/")
+    if file != layout.MANIFEST:
+        return error
+    prefix = f"{folder}{slash}"
+    try:
+        found = [name.removeprefix(prefix).rstrip("/") for name in records.store.list_folders(prefix)]
+    except RayTrainError:
+        return error
+    checkpoints = [name for name in found if name not in layout.RECORD_FOLDERS]
+    listed = ", ".join(checkpoints[-_MAX_NAMED:]) or "no checkpoint"
+    more = f" and {len(checkpoints) - _MAX_NAMED} older ones" if len(checkpoints) > _MAX_NAMED else ""
+    known = f"{error.known}; beside it lie {listed}{more}"
+    return RecordUnreadable(error.what, known=known, change=error.change, **error.facts)
 
 
 class _Folders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,6 +82,21 @@ class World:
         event = {"end": end, "reason": f"it {end}", **trigger._identity(), **changes}
         loaded: dict[str, Any] = json.loads(json.dumps(event))
         return loaded
+
+    def follow(self, trigger: RayTrainTrigger, **limits: float | None) -> dict[str, Any]:
+        """The trigger's one event, as a triggerer gets it over HTTP; `limits` replace those of the row."""
+
+        async def collect() -> list[dict[str, Any]]:
+            return [event.payload async for event in trigger.run()]
+
+        trigger.limits = {**trigger.limits, **limits}
+        (payload,) = asyncio.run(collect())
+        loaded: dict[str, Any] = json.loads(json.dumps(payload))
+        return loaded
+
+    def complete(self, event: dict[str, Any], *, operator: Any = None) -> Any:
+        """A new process with the event that a trigger really fired."""
+        return (operator or self.operator()).execute_complete(self.task.context, event)
 
     def resume(self, trigger: RayTrainTrigger, end: str = "ended", *, operator: Any = None, **changes: Any) -> Any:
         """A new process after the trigger fired."""

@@ -256,18 +256,20 @@ def test_without_an_outcome_a_silent_cluster_is_retried(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "kind"),
+    ("end", "kind", "reason"),
     [
-        ("timeout", FailureKind.TIMEOUT),
-        ("pending_too_long", FailureKind.CAPACITY),
-        ("unreachable", FailureKind.NETWORK),
+        ("timeout", FailureKind.TIMEOUT, "it timeout"),
+        ("pending_too_long", FailureKind.CAPACITY, "it pending_too_long. Ray says: Job is pending."),
+        ("unreachable", FailureKind.NETWORK, "it unreachable"),
     ],
 )
-def test_a_wait_that_was_given_up_fails_with_its_own_kind(world: World, end: str, kind: FailureKind) -> None:
+def test_a_wait_that_was_given_up_fails_with_its_own_kind(
+    world: World, end: str, kind: FailureKind, reason: str
+) -> None:
     """The stopped job may still be RUNNING or PENDING in the Jobs API: its stop takes time, or is ignored."""
     trigger = world.defer()
     failure = failed_resume(world, trigger, end)
-    assert (failure.kind, failure.reason) == (kind, f"it {end}")
+    assert (failure.kind, failure.reason) == (kind, reason)
     if end != "unreachable":
         concluded = collected(world).outcome
         assert concluded is not None
