@@ -166,8 +166,8 @@ def _files(records: ExperimentRecords, ref: AttemptRef, name: str) -> tuple[Chec
     )
 
 
-def read_experiment(records: ExperimentRecords) -> ExperimentFacts:
-    """All records of the experiment, for the lineage."""
+def read_experiment(records: ExperimentRecords, *, concluded: Ended | None = None) -> ExperimentFacts:
+    """All records of the experiment, for the lineage; with an outcome that was concluded and is about to be recorded."""
     attempts = []
     quarantined: dict[int, frozenset[str]] = {}
     for ref, claim in records.claims().items():
@@ -180,7 +180,7 @@ def read_experiment(records: ExperimentRecords) -> ExperimentFacts:
             AttemptRecords(
                 claim=claim,
                 restored=found.restored,
-                outcome=found.outcome,
+                outcome=found.outcome or (concluded.outcome if concluded and concluded.ref == ref else None),
                 collected=found.collected.record if found.collected else None,
                 manifest=read_manifest(records, ref, known=found),
                 segments=tuple(records.segments(ref).values()),

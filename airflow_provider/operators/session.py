@@ -308,7 +308,7 @@ class TrainingSession:
 
     def _accept(self, ended: Ended, now: datetime) -> dict[str, Any]:
         """Check a success, set `accepted`, set the marker again, then publish: a replaced process publishes nothing."""
-        published = project_results(read_experiment(self.records))
+        published = project_results(read_experiment(self.records, concluded=ended))
         collected = ended.collected.record if ended.collected else None
         refused = None
         if collected is None or collected.accepted is None:
