@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 SEED ?= 0
 
-.PHONY: help setup lint format test-fast test chaos demo stack build clean
+.PHONY: help setup lint format test-fast test scenarios chaos demo stack build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,8 +54,11 @@ test-fast: lint  ## Lint and unit tests: about a minute
 	$(BIN)/python -m pytest tests/unit -n 2 $(ARGS)
 
 test: lint  ## Everything, on a real Airflow, Ray and S3: under 30 minutes
-	$(BIN)/python -m pytest tests/unit -n 2 $(ARGS)
-	$(BIN)/python -m pytest tests --ignore=tests/unit $(ARGS)
+	$(BIN)/python -m pytest tests/unit tests/scenarios -n 2 $(ARGS)
+	$(BIN)/python -m pytest tests --ignore=tests/unit --ignore=tests/scenarios $(ARGS)
+
+scenarios: setup  ## Failures that people reported: run their tests, write docs/scenarios.md
+	$(BIN)/python -m pytest tests -m scenario -p tests.support.scenario_table --scenario-table docs/scenarios.md
 
 demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 leaves the UI up)
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)

@@ -46,6 +46,15 @@ class WaitLimits(BaseModel):
     """The driver ends itself at the deadline; after this much more the waiter stops the job."""
 
 
+POLL_JITTER = 0.2
+"""Pauses vary by this part of the interval, so that a triggerer's jobs, started together, don't poll together."""
+
+
+def pause_s(limits: WaitLimits, chance: float) -> float:
+    """How long to wait before the next poll; `chance` is a random number from 0 to 1."""
+    return limits.poll_interval_s * (1 + POLL_JITTER * (2 * chance - 1))
+
+
 class WaitEnd(str, Enum):
     """Why a wait ended."""
 

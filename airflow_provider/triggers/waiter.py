@@ -7,6 +7,7 @@ silence as silence: training goes on while the dashboard, the network or the sto
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -22,7 +23,7 @@ from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.records import AttemptRef
 from airflow_provider.core.redaction import redact
-from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll
+from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll, pause_s
 
 if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import AsyncJobsClient
@@ -134,7 +135,7 @@ class JobWaiter:
             if judgement.reason:
                 self._say(_sentence(judgement, sight))
             state = judgement.state
-            await asyncio.sleep(limits.poll_interval_s)
+            await asyncio.sleep(pause_s(limits, random.random()))  # noqa: S311 - spreads load, keeps no secret
 
     async def _sight(self) -> JobSight:
         """What the cluster says about the job. Anything but an answer is silence: the training goes on behind it.

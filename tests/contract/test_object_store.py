@@ -172,6 +172,7 @@ ODD_KEYS = [
 ]
 
 
+@pytest.mark.scenario("C10")
 def test_odd_keys_survive_byte_for_byte(place: Place) -> None:
     """A run id may hold all of these; one layer of encoding too many would start a second experiment (C10)."""
     for key in ODD_KEYS:
@@ -270,6 +271,7 @@ def test_replace_if_match_refuses_another_or_no_object(place: Place) -> None:
 # --- listing -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("C11")
 def test_listing_never_reads_a_sibling(place: Place) -> None:
     """`resnet` must not see `resnet-2`, however the root was written (C11)."""
     place.store.write("checkpoint_000001/m.pt", b"1")
@@ -308,6 +310,7 @@ def test_level_listing_can_start_behind_the_checkpoints(place: Place) -> None:
     assert place.store.list_folder("").objects == ()
 
 
+@pytest.mark.scenario("C12")
 def test_folder_markers_are_folders_and_not_objects(place: Place) -> None:
     """A 0-byte `name/` is what consoles create, or what is left of a deleted folder (C12)."""
     place.put_raw("checkpoint_000003/", b"")

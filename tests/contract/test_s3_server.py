@@ -31,6 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield running
 
 
+@pytest.mark.scenario("C08")
 def test_s3_pages_and_root_forms(server: S3Server) -> None:
     """1,105 folders cost two calls; a slash at the root's end changes nothing (C08, C11)."""
     client = server.client()

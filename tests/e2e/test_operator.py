@@ -94,6 +94,7 @@ def test_the_job_link_is_there_while_the_task_is_deferred(start: Start) -> None:
     assert wait_for_end(run)["state"] == "success"
 
 
+@pytest.mark.scenario("C32")
 def test_a_killed_driver_is_restored_by_the_retry_bit_for_bit(start: Start, unharmed: TrainingRun) -> None:
     run = start("train_deferred", epochs=6, epoch_seconds=1)
     wait_for_commits(run, 2)
@@ -108,6 +109,7 @@ def test_a_killed_driver_is_restored_by_the_retry_bit_for_bit(start: Start, unha
     assert is_bit_equal(weights(run), weights(unharmed))
 
 
+@pytest.mark.scenario("C26")
 def test_a_replaced_cluster_is_noticed_and_the_retry_restores(start: Start, unharmed: TrainingRun) -> None:
     run = start("train_deferred", epochs=6, epoch_seconds=1)
     wait_for_commits(run, 2)
@@ -122,6 +124,7 @@ def test_a_replaced_cluster_is_noticed_and_the_retry_restores(start: Start, unha
     assert is_bit_equal(weights(run), weights(unharmed))
 
 
+@pytest.mark.scenario("C25")
 def test_a_killed_airflow_worker_attaches_to_the_running_job(start: Start, unharmed: TrainingRun) -> None:
     """No training time is lost: try 2 joins the job of try 1."""
     run = start("train_blocking", epochs=6, epoch_seconds=2)
@@ -138,6 +141,7 @@ def test_a_killed_airflow_worker_attaches_to_the_running_job(start: Start, unhar
     assert is_bit_equal(weights(run), weights(unharmed))
 
 
+@pytest.mark.scenario("C72")
 def test_a_user_error_ends_the_retries_and_shows_the_inner_exception(start: Start) -> None:
     run = start("train_deferred", epochs=4, break_in_epoch=1)
     task = wait_for_end(run)
@@ -160,6 +164,7 @@ def test_every_way_to_say_what_to_train(start: Start, dag_id: str) -> None:
     assert result["fenced"] is (dag_id != "train_v1")
 
 
+@pytest.mark.scenario("C55")
 def test_mapped_tasks_have_experiments_of_their_own(start: Start) -> None:
     runs = [start("train_mapped")]
     runs += [TrainingRun(runs[0].stack, runs[0].airflow, "train_mapped", runs[0].run_id, "train", i) for i in (0, 1)]
@@ -171,6 +176,7 @@ def test_mapped_tasks_have_experiments_of_their_own(start: Start) -> None:
     assert results[0]["experiment"] != results[1]["experiment"]
 
 
+@pytest.mark.scenario("C60")
 def test_marking_a_deferred_task_failed_stops_its_job(start: Start) -> None:
     """G4: no orphan keeps the GPUs."""
     run = start("train_deferred", epochs=60, epoch_seconds=1)
@@ -222,6 +228,7 @@ def test_bad_requests_fail_at_once_typed_and_without_a_job(stack: Stack, airflow
     assert not driver_processes(stack.ray)
 
 
+@pytest.mark.scenario("C61")
 def test_a_killed_triggerer_costs_nothing_and_a_mark_without_one_leaves_no_orphan(start: Start) -> None:
     """The job goes on; another triggerer waits for it. While none runs, the listener stops what a person ended."""
     run = start("train_deferred", epochs=8, epoch_seconds=1)

@@ -92,6 +92,8 @@ class ScenarioTable:
         self.target = target
         self.cases = read_cases()
         self.tests: dict[str, dict[str, str]] = {}
+        self.is_whole = False
+        """Whether the run came to its end: an interrupted one says nothing about any case."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Note each test's cases where its report will carry them."""
@@ -113,7 +115,8 @@ class ScenarioTable:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the page; a case that is not shown fails the run."""
-        if session.config.option.collectonly:
+        self.is_whole = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not self.is_whole or session.config.option.collectonly:
             return
         self.target.write_text(table(self.cases, self.tests), "utf-8")
         if self.wrong and session.exitstatus == pytest.ExitCode.OK:
@@ -127,6 +130,8 @@ class ScenarioTable:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say what a person has to look at."""
+        if not self.is_whole:
+            return
         terminalreporter.section("scenarios")
         for name, result in self.wrong.items():
             terminalreporter.line(f"{name} {result.strip('*')}: {self.cases[name].right}")

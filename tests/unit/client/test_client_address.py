@@ -10,6 +10,7 @@ from airflow_provider.client import ClusterAddress
 from airflow_provider.core.errors import InvalidConfig
 
 
+@pytest.mark.scenario("C82", "C90")
 @pytest.mark.parametrize(
     ("host", "parts", "base"),
     [
@@ -38,6 +39,7 @@ def test_forms_of_an_address(host: str, parts: dict[str, object], base: str) -> 
     assert address.ws("/x") == f"{base.replace('http', 'ws', 1)}/x"
 
 
+@pytest.mark.scenario("C82")
 @pytest.mark.parametrize(
     "host",
     [

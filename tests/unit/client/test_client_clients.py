@@ -117,6 +117,7 @@ def test_nobody_listens() -> None:
         assert not isinstance(submitted.value, SubmitUnknown)
 
 
+@pytest.mark.scenario("C91")
 def test_silence_is_a_timeout_and_a_trickle_too(server: FakeJobsServer) -> None:
     """A server that never answers, and one that sends a byte now and then (C91)."""
     server.add(Fault("hang", "GET"))
@@ -158,6 +159,7 @@ def test_a_trickle_does_not_hold_us() -> None:
         web.server_close()
 
 
+@pytest.mark.scenario("C91")
 def test_one_hanging_job_delays_no_other(server: FakeJobsServer) -> None:
     """Fifty polls share a pool; one of them hangs (C91)."""
     server.add(Fault("hang", "GET", path=".*/job-0"))

@@ -47,6 +47,7 @@ def test_bad_headers_are_refused(arguments: dict[str, object]) -> None:
     assert TOKEN not in str(error.value)
 
 
+@pytest.mark.scenario("C84")
 def test_missing_ca_file_is_named() -> None:
     """Unset means checked; a wrong file must not mean unchecked."""
     with pytest.raises(InvalidConfig, match=r"/nowhere/ca\.pem"):

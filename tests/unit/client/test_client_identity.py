@@ -34,6 +34,7 @@ from tests.support.fake_jobs_server import FakeJobsServer
 from tests.support.jobs_clients import TOKEN, async_client, sync_client
 
 
+@pytest.mark.scenario("C85")
 def test_token_is_in_no_error_and_no_log(server: FakeJobsServer, caplog: pytest.LogCaptureFixture) -> None:
     """Errors end up in task logs, XComs and pickles; the server may repeat our headers."""
     caplog.set_level("DEBUG")
@@ -72,6 +73,7 @@ def test_token_is_in_no_error_and_no_log(server: FakeJobsServer, caplog: pytest.
     assert TOKEN not in caplog.text
 
 
+@pytest.mark.scenario("C85")
 def test_gateway_that_strips_authorization() -> None:
     """The second header gets through (C85)."""
     with FakeJobsServer(token=TOKEN, strips_authorization=True) as server:
@@ -129,6 +131,7 @@ def test_redirect_is_not_followed(server: FakeJobsServer) -> None:
     assert len(server.requests) == before + 1
 
 
+@pytest.mark.scenario("C82")
 def test_prefix_reaches_http_and_websocket() -> None:
     """Behind a gateway's path (C82)."""
     with FakeJobsServer(prefix="/ray/team-a") as server:
@@ -155,6 +158,7 @@ def certificate(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.scenario("C84")
 def test_private_authority(certificate: Path) -> None:
     """Unset fails closed as configuration, the CA file works, false warns and works; the websocket agrees (C84)."""
 

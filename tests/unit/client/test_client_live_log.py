@@ -6,6 +6,8 @@ import asyncio
 from contextlib import aclosing
 from typing import Any
 
+import pytest
+
 from airflow_provider.client import (
     TailLimits,
 )
@@ -38,6 +40,7 @@ def test_tail_over_real_sockets(server: FakeJobsServer) -> None:
     assert job.num_tails >= 3
 
 
+@pytest.mark.scenario("C74")
 def test_tail_of_a_message_over_the_limit(server: FakeJobsServer) -> None:
     """Our own limit closes with 1009 too; the rest comes from the file (C74)."""
     job = server.add_job("job-1", log="a\n" + "x" * 9_000_000 + "\nb\n")

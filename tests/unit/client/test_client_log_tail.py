@@ -104,6 +104,7 @@ async def test_new_process_goes_on_at_the_position() -> None:
     assert lines(first) + lines(second) == log.splitlines()
 
 
+@pytest.mark.scenario("C74")
 @pytest.mark.asyncio
 async def test_oversize_message_stops_tailing_once() -> None:
     """Two closings at one place (C74): one mark, no third connection, the rest when the job has ended."""

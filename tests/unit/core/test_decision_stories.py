@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_provider.core.decision import (
     Attach,
     ClusterSilent,
@@ -105,6 +107,7 @@ def test_a_cluster_wide_outage_at_start_keeps_the_training(  # G5
     assert refused.failure.is_retryable
 
 
+@pytest.mark.scenario("C55")
 def test_a_clear_of_a_mapped_sibling_touches_nothing_here() -> None:
     """C55: `clear_number` is the DAG run's; this instance's own counters did not move."""
     facts = attempt_facts(seen("RUNNING"))

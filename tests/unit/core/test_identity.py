@@ -33,6 +33,7 @@ def c56() -> list[TaskInstanceKey]:
     return [TaskInstanceKey(*combination) for combination in itertools.product(*parts)]
 
 
+@pytest.mark.scenario("C56")
 def test_odd_ids_give_legal_and_distinct_names() -> None:
     """C56: Ray uses the id in a URL path and in `job-driver-<id>.log`."""
     keys = c56()
@@ -60,6 +61,7 @@ def test_parts_cannot_be_shifted_into_each_other() -> None:
     assert TaskInstanceKey("a", "bc", "d").digest != TaskInstanceKey("ab", "c", "d").digest
 
 
+@pytest.mark.scenario("C55")
 def test_mapped_instances_have_names_of_their_own() -> None:
     """C55: three mapped ones and the unmapped sibling."""
     made = [names(TaskInstanceKey("demo", "r", "tg.train", i)) for i in (-1, 0, 1, 2)]
@@ -85,6 +87,7 @@ def test_the_same_instance_in_another_bucket_has_another_job() -> None:
     assert submission_id("s3://dev/e", KEY, ref(1, 1)) != submission_id("s3://prod/e", KEY, ref(1, 1))
 
 
+@pytest.mark.scenario("C69")
 def test_a_chosen_name_is_shared_by_runs_but_their_jobs_are_not() -> None:
     """C69: the folder's owner record refuses the second run; its job id must not hit the first one's."""
     other = TaskInstanceKey("demo", "backfill__2026-11-28", "train")
@@ -107,6 +110,7 @@ def test_legible_text_is_never_empty_dots_or_long(text: str) -> None:
     assert not legible(text).endswith((".", "-"))
 
 
+@pytest.mark.scenario("C11")
 @pytest.mark.parametrize(
     ("path", "uri"),
     [

@@ -40,6 +40,7 @@ def listing(case: str, prefix: str) -> list[CheckpointFile]:
     return found
 
 
+@pytest.mark.scenario("C04")
 def test_an_empty_state_file_is_neither_no_run_nor_a_run() -> None:
     """C04: a crash left 0 bytes; a fresh start into the same directory would write over the checkpoints."""
     run = parse_run(listing("C04", "train/v1exp/"))
@@ -48,6 +49,7 @@ def test_an_empty_state_file_is_neither_no_run_nor_a_run() -> None:
     assert [c.name.rpartition("/")[2] for c in run.checkpoints] == ["checkpoint_000001"]
 
 
+@pytest.mark.scenario("C06")
 def test_numbers_order_checkpoints_and_other_names_are_no_candidates() -> None:
     """C06: text order puts checkpoint_9 last, and `checkpoint_manager_snapshot.json` begins like a checkpoint."""
     run = parse_run(listing("C06", "train/v1/"))
@@ -58,6 +60,7 @@ def test_numbers_order_checkpoints_and_other_names_are_no_candidates() -> None:
     assert [name.rpartition("/")[2] for name in run.named] == ["checkpoint_final"]
 
 
+@pytest.mark.scenario("C12")
 def test_folder_markers_are_neither_files_nor_checkpoints() -> None:
     """C12: some tools leave 0-byte objects for folders, also after the folder's content is gone."""
     run = parse_run(listing("C12", "train/m/"))
@@ -67,6 +70,7 @@ def test_folder_markers_are_neither_files_nor_checkpoints() -> None:
     assert list(run.empty) == expected["empty"]
 
 
+@pytest.mark.scenario("C20")
 def test_checkpoints_lie_in_the_trials_folder_and_the_newest_state_counts() -> None:
     """C20: two experiment states after a restore; the trial's folder is no checkpoint itself."""
     run = parse_run(listing("C20", "train/v1exp/"))

@@ -245,6 +245,7 @@ def test_both_values_are_strict_json_within_the_limit(metrics: dict[str, Any], c
     assert strict_size(result_xcom(lineage, [attempt], new_checkpoints=count)) <= XCOM_LIMIT
 
 
+@pytest.mark.scenario("C21")
 def test_the_result_names_latest_and_best_separately() -> None:
     """C21."""
     attempt = attempt_records(

@@ -76,6 +76,7 @@ def resolve(attempt: AttemptCheckpoints, files: dict[str, list[CheckpointFile]],
 # --- order --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("C21")
 def test_the_latest_comes_first_and_the_best_stays_where_it_was_registered() -> None:
     """C21: Ray's list is sorted by score; the last element is the best."""
     attempt, _ = case("C21")
@@ -217,6 +218,7 @@ def test_an_unregistered_half_checkpoint_is_never_chosen() -> None:
     assert point.candidate.name == expected["selected"]
 
 
+@pytest.mark.scenario("C02")
 def test_a_dangling_latest_is_rolled_back_and_recorded() -> None:
     """C02: a lifecycle rule removed it; Ray alone refuses to start, each retry alike."""
     attempt, files = case("C02")

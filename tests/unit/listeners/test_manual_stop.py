@@ -78,6 +78,7 @@ def test_a_task_marked_failed_is_stopped_for_good(calls: Calls) -> None:
     assert calls.seen == [(JOB, {"try_number": 1, "max_tries": 3, "clear_number": 2}, "marked failed")]
 
 
+@pytest.mark.scenario("C60")
 def test_a_task_marked_successful_is_stopped_for_good(calls: Calls) -> None:
     manual_stop.on_task_instance_success(previous_state=None, task_instance=OrmTaskInstance())  # type: ignore[arg-type]
     calls.settle()

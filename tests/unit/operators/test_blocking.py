@@ -111,6 +111,7 @@ def test_a_deadline_stops_the_job_and_keeps_its_kind(
     assert world.server.num("POST", ".*/stop") == 1
 
 
+@pytest.mark.scenario("C97")
 def test_a_token_rotated_during_the_wait_is_read_anew_and_the_result_fetched_by_a_new_client(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +250,7 @@ def test_stop_on_kill_can_be_switched_off(world: World, waiting: RayTrainOperato
     assert not is_stopped(world)
 
 
+@pytest.mark.scenario("C37")
 def test_a_newer_owner_means_no_stop(world: World, waiting: RayTrainOperator) -> None:
     world.task.ti.state = "restarting"
     world.newer_owner(2)

@@ -184,6 +184,7 @@ def test_a_job_taken_away_by_an_older_process_is_decided_again_within_the_try(wo
     assert world.server.num_posts == 2
 
 
+@pytest.mark.scenario("C34")
 def test_our_own_stop_is_no_reason_to_go_on(world: World) -> None:
     trigger = world.defer()
     world.bench.store.put_raw("g000001/attempts/000001/stop-000001.json", stop(1).body())

@@ -64,6 +64,7 @@ def test_the_claim_says_who_claimed_what_and_when_it_must_be_over(bench: Bench) 
     assert result.deadline == claim.deadline
 
 
+@pytest.mark.scenario("C56")
 def test_the_job_names_its_task_instance_so_that_a_foreign_one_is_noticed(bench: Bench) -> None:
     run(bench.new_try())
     metadata = bench.client.requests[0].metadata

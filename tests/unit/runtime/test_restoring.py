@@ -141,6 +141,7 @@ def test_pruned_checkpoints_are_not_corrupt(store: ExperimentStore) -> None:
     assert found.point.skipped == ()
 
 
+@pytest.mark.scenario("C13")
 def test_retired_checkpoint_is_copied_before_it_is_used(store: ExperimentStore) -> None:
     """PROTOCOL 5, story 10: a frozen driver may still delete it after its check."""
     put(store, 1, 0)
@@ -167,6 +168,7 @@ def test_best_and_explicit(store: ExperimentStore) -> None:
         resolved(store, RestorePolicy(mode="explicit", checkpoint=name(1, 9)))
 
 
+@pytest.mark.scenario("C01")
 def test_uncommitted_folder_is_named_and_never_chosen(store: ExperimentStore) -> None:
     put(store, 1, 0)
     put(store, 1, 1)

@@ -60,6 +60,7 @@ def _rotating(server: OddS3Server) -> Callable[[], S3Client]:
 # --- credentials -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario("C97")
 @pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "InvalidToken", "InvalidAccessKeyId"])
 def test_expired_credentials_are_renewed_at_use(server: OddS3Server, code: str) -> None:
     """A client made at submit is weeks old at the end of a long training (C97)."""
@@ -174,6 +175,7 @@ def test_answers_become_typed_errors(server: OddS3Server, answer: Answer, expect
     assert type(pickle.loads(pickle.dumps(caught.value))) is expected  # noqa: S301 our own
 
 
+@pytest.mark.scenario("C17")
 def test_list_denied_names_action_and_prefix(server: OddS3Server) -> None:
     """C17: the one missing permission is named, and GET says that 403 can mean "absent" without it."""
     server.answers.extend([s3_error(403, "AccessDenied")] * 2)

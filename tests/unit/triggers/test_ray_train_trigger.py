@@ -100,6 +100,7 @@ async def only_event(trigger: RayTrainTrigger) -> dict[str, Any]:
     return found[0]
 
 
+@pytest.mark.scenario("C67")
 def test_the_row_is_json_without_secrets_and_makes_the_same_trigger_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ async def test_a_token_that_stays_refused_ends_as_unreachable_after_all_polls(sc
     assert scene.jobs.is_closed
 
 
+@pytest.mark.scenario("C61")
 async def test_a_triggerer_that_stops_leaves_the_job_and_fires_nothing(scene: Scene) -> None:
     """Another triggerer starts the same row again."""
     scene.jobs = FakeAsyncJobs(["RUNNING"])
@@ -218,12 +220,14 @@ async def test_a_triggerer_that_stops_leaves_the_job_and_fires_nothing(scene: Sc
     assert scene.jobs.is_closed
 
 
+@pytest.mark.scenario("C61")
 async def test_cleanup_leaves_the_job_too(scene: Scene) -> None:
     await scene.trigger().cleanup()
     assert not scene.is_recorded
     assert scene.jobs.stopped == []
 
 
+@pytest.mark.scenario("C60")
 async def test_on_kill_stops_the_job_of_the_newest_owner(scene: Scene) -> None:
     await scene.trigger().on_kill()
     assert scene.is_recorded
@@ -231,6 +235,7 @@ async def test_on_kill_stops_the_job_of_the_newest_owner(scene: Scene) -> None:
     assert scene.jobs.is_closed
 
 
+@pytest.mark.scenario("C37")
 async def test_on_kill_of_an_older_try_stops_nothing(scene: Scene) -> None:
     """After a clear the new try's `execute` runs before the old trigger's `on_kill`: 6 times of 6 on a real Airflow."""
     scene.bench.own(2)
