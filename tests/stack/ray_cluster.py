@@ -6,6 +6,7 @@ import json
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MEBIBYTE = 1024 * 1024
+_PARAMETERS = {"dashboard-agent-grpc-port": "metrics_agent_port"}
+"""Names of Ray's parameters that differ from their flags."""
 
 
 def _node_ports() -> dict[str, int]:
@@ -203,22 +206,17 @@ class RayNode(Service):
     def start(self) -> None:
         """Join, and wait until the head counts this node."""
         assert self.cluster.temp_dir is not None
-        command = [
-            program("ray"),
-            "start",
-            "--block",
-            f"--address={LOOPBACK}:{self.cluster.port}",
-            f"--node-ip-address={LOOPBACK}",
-            f"--node-name={self.name}",
-            "--disable-usage-stats",
-            f"--num-cpus={self.num_cpus}",
-            "--num-gpus=0",
-            f"--resources={json.dumps(self.resources)}",
-            f"--object-store-memory={self.cluster.object_store_mb * _MEBIBYTE}",
-            "--min-worker-port=0",
-            "--max-worker-port=0",
-            *(f"--{flag}={port}" for flag, port in _node_ports().items()),
-        ]
+        parameters = {
+            "gcs_address": f"{LOOPBACK}:{self.cluster.port}",
+            "node_ip_address": LOOPBACK,
+            "node_name": self.name,
+            "num_cpus": self.num_cpus,
+            "num_gpus": 0,
+            "resources": self.resources,
+            "object_store_memory": self.cluster.object_store_mb * _MEBIBYTE,
+            **{_PARAMETERS.get(flag, flag.replace("-", "_")): port for flag, port in _node_ports().items()},
+        }
+        command = [sys.executable, str(Path(__file__).with_name("ray_node_main.py")), json.dumps(parameters)]
         self.process = HeldProcess(command, log=self.log, env=self.cluster.env(), cwd=self.cluster.temp_dir)
         wait_until(self._is_ready, timeout_s=60, what=f"Ray node {self.name}", process=self.process, every_s=0.2)
 
