@@ -5,6 +5,7 @@ Texts that are only shown are cut; what is compared (ids, digests) or named (che
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -17,6 +18,14 @@ MAX_SHOWN = 3_000
 MAX_ID = 2_000
 MAX_NAME = 4_096
 """Longest path of a file system; a key in S3 has 1,024 bytes."""
+
+
+_FIELD_NAME = re.compile(r"^[A-Za-z_:.-]{1,40}$")
+
+
+def shown_part(part: int | str) -> str:
+    """A key as a message may name it: one that looks like no field's name may be a secret in the wrong place."""
+    return str(part) if isinstance(part, int) or _FIELD_NAME.match(part) else "(a key that is not repeated here)"
 
 
 def _utc(value: datetime) -> datetime:

@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.failure import Failure
-from airflow_provider.core.field_types import MAX_NAME, CheckpointName, Id, Number, Shown, UtcTime
+from airflow_provider.core.field_types import MAX_NAME, CheckpointName, Id, Number, Shown, UtcTime, shown_part
 from airflow_provider.core.json_input import UnreadableJson, read_json
 
 SCHEMA_VERSION = 1
@@ -55,7 +55,7 @@ class Record(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            fields = ", ".join(".".join(str(p) for p in e["loc"]) for e in error.errors()[:5])
+            fields = ", ".join(".".join(shown_part(p) for p in e["loc"]) for e in error.errors()[:5])
             raise _unreadable(cls, key, f"wrong fields: {fields}") from None
 
 

@@ -24,9 +24,9 @@ from pydantic import (
 from typing_extensions import Self
 
 from airflow_provider.core.errors import InvalidConfig
+from airflow_provider.core.field_types import shown_part
 
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#")
-_FIELD_NAME = re.compile(r"^[A-Za-z_:.-]{1,40}$")
 T = TypeVar("T")
 C = TypeVar("C", bound="Config")
 
@@ -111,11 +111,6 @@ def invalid(error: ValidationError, *, parameter: str, fields: tuple[str, ...]) 
         f"{parameter} is not valid: {'; '.join(f'{path}: {why}' for path, why in seen.items())}",
         change=f"known fields are {', '.join(fields)}",
     )
-
-
-def shown_part(part: int | str) -> str:
-    """A key as a message may name it: one that looks like no field's name may be a secret in the wrong place."""
-    return str(part) if isinstance(part, int) or _FIELD_NAME.match(part) else "(a key that is not repeated here)"
 
 
 def _is_wrapper(part: int | str) -> bool:

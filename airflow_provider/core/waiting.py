@@ -12,10 +12,9 @@ from typing_extensions import Self
 from airflow_provider.core.decision import FRESH_ALIVE_S, ClusterSilent, JobSeen, JobSight, JobUnknown
 from airflow_provider.core.errors import MessageUnreadable
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.field_types import Id, Shown
+from airflow_provider.core.field_types import Id, Shown, shown_part
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.records import AttemptRef
-from airflow_provider.core.spec import shown_part
 
 _LONGEST_S = 4e8
 """Some twelve years: beyond it, times overflow."""

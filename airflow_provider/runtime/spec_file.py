@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 import airflow_provider
 from airflow_provider.core.errors import InvalidConfig
+from airflow_provider.core.field_types import shown_part
 from airflow_provider.core.job import JOB_SPEC_FILE, JobSpec
 from airflow_provider.core.records import SCHEMA_VERSION
-from airflow_provider.core.spec import shown_part
 
 
 def spec_path() -> str:

@@ -187,6 +187,12 @@ def test_a_version_of_another_type_is_not_repeated() -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
+def test_an_unknown_key_inside_a_record_is_not_repeated() -> None:
+    with pytest.raises(RecordUnreadable, match="restore_policy") as caught:
+        ClaimRecord.parse(changed(claim(1, 1), restore_policy={"s3cr3t-t0ken": 1}), key="k")
+    assert "s3cr3t" not in str(caught.value)
+
+
 def test_our_own_writers_refuse_what_the_readers_would() -> None:
     with pytest.raises(ValidationError, match="offset"):
         StopRecord(k=1, reason="r", created_at=datetime(2026, 11, 29))  # noqa: DTZ001 - the point
