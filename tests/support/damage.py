@@ -102,12 +102,17 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _damage(draw: st.DrawFn, parent: Any, key: Any) -> None:
-    how = draw(st.sampled_from(["drop", "replace", "replace", "wrap", "rename", "repeat"]))
+    how = draw(st.sampled_from(["drop", "replace", "replace", "spoil", "spoil", "wrap", "rename", "repeat"]))
     if how == "drop":
         del parent[key]
     elif how == "replace":
         parent[key] = draw(JUNK)
-    elif how == "wrap":
+    elif how == "spoil" and isinstance(parent[key], str):
+        # A time loses its offset, any text becomes one that can't be stored or is too long.
+        parent[key] = draw(
+            st.sampled_from([parent[key].rstrip("Z"), parent[key] + "\ud800", parent[key] + "\0", _GIANT])
+        )
+    elif how in {"spoil", "wrap"}:
         parent[key] = draw(st.sampled_from([[parent[key]], {"x": parent[key]}, str(parent[key])]))
     elif isinstance(parent, dict):
         parent[draw(TEXTS) if how == "rename" else f"{key}2"] = parent[key]
