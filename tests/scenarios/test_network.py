@@ -36,7 +36,7 @@ def test_a_refused_token_ends_the_try_at_once_and_is_shown_nowhere(world: World)
 def test_twenty_pages_of_502_are_silence_and_the_training_succeeds(world: World) -> None:
     """The gateway was away for minutes and its HTML is no answer; nothing is submitted again."""
     trigger = try_by(world, Tape.load("C87"))
-    event = world.follow(trigger, unreachable_timeout_s=1800.0)
+    event = world.follow(trigger, unreachable_timeout_s=1800.0, lost_after_s=0.0)
     gateway = [fault for fault in world.server.faults if fault.status == 502]
     assert [fault.num_hit for fault in gateway] == [20]
     world.bench.commit("checkpoint_0")
