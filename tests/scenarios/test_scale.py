@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -80,47 +82,65 @@ def trigger_of(job_id: str, *, poll_interval_s: float) -> RayTrainTrigger:
     )
 
 
+@contextmanager
+def no_blocking_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What this thread did that holds up a loop: sleeps, and talk over sockets that wait. Not a matter of time or load."""
+    found: list[str] = []
+    me = threading.current_thread()
+
+    def watched(name: str, call: Any) -> Any:
+        def watch(*arguments: Any) -> Any:
+            is_waiting = not isinstance(arguments[0], socket.socket) or arguments[0].gettimeout() != 0
+            if threading.current_thread() is me and is_waiting:
+                found.append(name)
+            return call(*arguments)
+
+        return watch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", watched("sleep", time.sleep))
+        for name in ("connect", "recv", "send", "sendall"):
+            patch.setattr(socket.socket, name, watched(name, getattr(socket.socket, name)))
+        yield found
+
+
 @pytest.mark.scenario("C93")
 def test_300_deferred_tasks_on_one_loop_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow dashboard that hangs for one of them: the loop goes on beating, each end is noticed in time."""
-    interval_s, gaps, ended = 3.0, [], []
+    """A slow dashboard that hangs for one of them: nothing blocks the loop, each end is seen by the next poll."""
+    ended: list[str] = []
+    after: Counter[str] = Counter()
     monkeypatch.setattr("airflow_provider.triggers.ray_train.open_experiment", lambda *_, **__: MemoryStore())
+
+    async def follow(number: int) -> None:
+        async for event in trigger_of(f"job-{number}", poll_interval_s=1.0).run():
+            ended.append(event.payload["end"])  # noqa: PERF401 - one of many at once
+
+    async def triggerer(server: SlowServer) -> bool:
+        hanging = asyncio.create_task(follow(0))
+        others = [asyncio.create_task(follow(number)) for number in range(1, NUM_TASKS)]
+        while server.num("GET", ".*/api/jobs/.*") < 1.5 * NUM_TASKS:  # noqa: ASYNC110 - looks from outside
+            await asyncio.sleep(0.05)
+        for number in range(1, NUM_TASKS):
+            server.set_status(f"job-{number}", "SUCCEEDED")
+        num_before = len(server.requests)
+        await asyncio.gather(*others)
+        after.update(request.path for request in server.requests[num_before:])
+        was_hanging = not hanging.done()
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        return was_hanging
+
     with SlowServer() as server:
         monkeypatch.setenv("AIRFLOW_CONN_RAY_TEST", json.dumps({"conn_type": "ray", "host": server.url}))
         hang = server.add(Fault("hang", path=".*/job-0"))
         for number in range(NUM_TASKS):
             server.add_job(f"job-{number}")
-
-        async def heart() -> None:
-            while True:
-                begin = time.monotonic()
-                await asyncio.sleep(0.02)
-                gaps.append(time.monotonic() - begin - 0.02)
-
-        async def follow(number: int) -> None:
-            async for event in trigger_of(f"job-{number}", poll_interval_s=interval_s).run():
-                ended.append((time.monotonic(), event.payload["end"]))  # noqa: PERF401 - the moment counts
-
-        async def triggerer() -> float:
-            beating, hanging = asyncio.create_task(heart()), asyncio.create_task(follow(0))
-            others = [asyncio.create_task(follow(number)) for number in range(1, NUM_TASKS)]
-            while server.num("GET", ".*/api/jobs/.*") < 1.5 * NUM_TASKS:  # noqa: ASYNC110 - looks from outside
-                await asyncio.sleep(0.05)
-            for number in range(1, NUM_TASKS):
-                server.set_status(f"job-{number}", "SUCCEEDED")
-            over = time.monotonic()
-            await asyncio.gather(*others)
-            for task in (beating, hanging):
-                task.cancel()
-            await asyncio.gather(beating, hanging, return_exceptions=True)
-            return over
-
-        over = asyncio.run(triggerer())
+        with no_blocking_calls(monkeypatch) as blocking:
+            assert asyncio.run(triggerer(server))
     assert hang.num_hit > 0
-    assert [end for _, end in ended] == ["ended"] * (NUM_TASKS - 1)
-    assert max(at for at, _ in ended) - over < 2 * interval_s
-    late = [gap for gap in gaps if gap >= 0.2]
-    assert len(late) <= len(gaps) // 50, f"the loop was held up: {sorted(late)[-5:]}"
+    assert ended == ["ended"] * (NUM_TASKS - 1)
+    assert blocking == []
+    assert max(count for path, count in after.items() if not path.endswith("/job-0")) == 1
 
 
 @pytest.mark.scenario("C95")
