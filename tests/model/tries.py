@@ -1,0 +1,375 @@
+"""The steps of a try up to a job it can wait for: own, marker, facts one read at a time, decide, claim, POST.
+
+After operators/training_try.py and operators/ownership.py. A step is one call to the bucket, Airflow or the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.model.decisions import Answer, Counters, Facts, decide
+from tests.model.rules import Move, World
+from tests.model.state import (
+    ENDED,
+    GONE,
+    NOBODY,
+    Attempt,
+    Driver,
+    Owner,
+    State,
+    Try,
+    final_stop,
+    newest_attempt,
+    put_attempt,
+    put_owner,
+    put_try,
+    ref,
+    sub,
+)
+
+MAX_OWNERS = 6
+MAX_POSTS = 2
+Step = Callable[[State, int, World], Iterator[Move]]
+
+
+def name(t: int) -> str:
+    return f"try {t + 1}"
+
+
+def is_accepted(s: State, t: int) -> bool:
+    """Whether Airflow's state store takes this process's marker: it refuses with 404 once it archived the try."""
+    return t == s.current or s.tries[t].weak
+
+
+def end_try(s: State, t: int, how: str) -> State:
+    """The process ends: success, retry, final or superseded."""
+    x = s.tries[t]
+    if t != s.current:
+        return s._replace(tries=sub(s.tries, t, GONE))
+    s = s._replace(tries=sub(s.tries, t, Try(ENDED, x.number, x.max_tries, x.clear_number, x.identity)))
+    if s.task != "running":
+        return s
+    return s._replace(task={"success": "success", "retry": "retry"}.get(how, "failed"))
+
+
+def superseded(s: State, t: int, text: str) -> Move:
+    """The process exits without a trace. The try that Airflow believes in must not: its task would fail for good."""
+    is_wrong = t == s.current and s.task == "running"
+    violation = "liveness: Airflow's current try gives up as superseded" if is_wrong else ""
+    return Move(f"{name(t)}: {text}: exits, touches nothing", end_try(s, t, "superseded"), violation)
+
+
+def away(s: State, t: int, w: World, *, written: State | None = None) -> Iterator[Move]:
+    """The bucket fails this step: the process must not act on what it does not know. A lost reply may have been written."""
+    if not w.can(s, "outage"):
+        return
+    what = f"{name(t)}: the bucket is away at '{s.tries[t].pc}'"
+    spent = s._replace(faults=s.faults - 1)
+    if w.mistake == "outage is permission" and s.tries[t].pc in ("stop: look", "check before POST"):
+        following = {"stop: look": "stop: record", "check before POST": "POST"}[s.tries[t].pc]
+        yield Move(f"{what}: goes on as if nothing was there", put_try(spent, t, pc=following), is_fault=True)
+        return
+    yield Move(f"{what}: fails, retryable", end_try(spent, t, "retry"), is_fault=True)
+    if written is not None:
+        unheard = end_try(written._replace(faults=s.faults - 1), t, "retry")
+        yield Move(f"{what} after it was written: fails, retryable", unheard, is_fault=True)
+
+
+def look_at_owners(s: State, t: int, w: World) -> str:
+    """`Ownership.is_owner`: owner, own (again), or why this process is replaced."""
+    x = s.tries[t]
+    if len(s.owners) == x.k:
+        return "owner"
+    newest = s.owners[-1]
+    if newest.final:
+        return f"owner {len(s.owners)} is final"
+    if not is_accepted(s, t):
+        return "a newer owner, and the marker is refused"
+    if newest.identity == x.identity and newest.number > x.number and w.mistake != "owns again over a newer try":
+        return f"owner {len(s.owners)} is a newer try"
+    return "own"
+
+
+def looked(s: State, t: int, w: World, at: str, following: str, **changes: Any) -> Move:
+    """Go on with `following` as the newest owner, own again, or exit."""
+    verdict = look_at_owners(s, t, w)
+    if verdict == "owner":
+        return Move(f"{name(t)}: {at}: still the newest owner", put_try(s, t, pc=following, **changes))
+    if verdict != "own":
+        return superseded(s, t, f"{at}: {verdict}")
+    s = s._replace(mark=s.tries[t].identity)
+    return Move(f"{name(t)}: {at}: a newer owner that is no newer try: owns again", decide_again(s, t, pc="own"))
+
+
+def decide_again(s: State, t: int, pc: str = "read claim") -> State:
+    return put_try(s, t, pc=pc, attempt=NOBODY, is_following=False, read=(), target=None, posts=0)
+
+
+# --- own ---------------------------------------------------------------------------------------------------------------
+
+
+def announce(s: State, t: int, _: World) -> Iterator[Move]:
+    """`Publication.experiment`: from here on the listener knows what this try is about to start."""
+    yield Move(f"{name(t)}: pushes the record for the listener", put_try(s, t, pc="own"))
+
+
+def own(s: State, t: int, w: World) -> Iterator[Move]:
+    """Read and create-if-absent as one step: success proves that the owner read was still the newest."""
+    x, k = s.tries[t], len(s.owners) + 1
+    if k > MAX_OWNERS:
+        return
+    if s.owners and _is_final_for(s.owners[-1], x):
+        yield superseded(s, t, f"owner {k - 1} is final")
+        return
+    owner = Owner(x.identity, x.number, x.max_tries, x.clear_number, by=t)
+    known = (*x.known, (k - 1, s.owners[-1].acted)) if s.owners else ()
+    done = put_try(
+        s._replace(owners=(*s.owners, owner)),
+        t,
+        pc="read claim" if w.mistake == "no marker" else "set marker",
+        k=k,
+        own_ks=x.own_ks | {k},
+        known=known,
+    )
+    yield Move(f"{name(t)}: owns as owner {k}", done)
+    yield from away(s, t, w, written=done)
+
+
+def _is_final_for(owner: Owner, x: Try) -> bool:
+    aimed, mine = (owner.identity, owner.max_tries, owner.clear_number), (x.identity, x.max_tries, x.clear_number)
+    return owner.final and aimed == mine and owner.number >= x.number
+
+
+def set_marker(s: State, t: int, w: World) -> Iterator[Move]:
+    if is_accepted(s, t):
+        yield Move(f"{name(t)}: marker accepted", put_try(s._replace(mark=s.tries[t].identity), t, pc="read claim"))
+    else:
+        yield superseded(s, t, "marker refused (404)")
+
+
+# --- facts, one read at a time -------------------------------------------------------------------------------------------
+
+
+def read_claim(s: State, t: int, w: World) -> Iterator[Move]:
+    a = newest_attempt(s)
+    if a == NOBODY:
+        yield from _act(s, t, w, decide(_me(s, t, w), None, w.bounds.on_clear))
+        return
+    early: tuple[Any, ...] = tuple(x.manifest for x in s.attempts) if w.mistake == "manifest before the claim" else ()
+    found = put_try(s, t, pc="read records", attempt=a, read=(early,))
+    yield Move(f"{name(t)}: reads the newest claim {ref(s.attempts[a])}", found)
+    yield from away(s, t, w)
+
+
+def read_records(s: State, t: int, w: World) -> Iterator[Move]:
+    x = s.tries[t]
+    a = s.attempts[x.attempt]
+    is_over = bool(a.outcome or a.filled)
+    found = (
+        *x.read,
+        (bool(a.stops), a.alive != NOBODY and not is_over, a.manifest is not None, a.outcome, a.filled, a.accepted),
+    )
+    seen = ", ".join(w for w in (a.outcome, "accepted" if a.accepted else "", "stopped" if a.stops else "") if w)
+    yield Move(f"{name(t)}: reads {ref(a)}'s records ({seen or 'no end'})", put_try(s, t, pc="read owners", read=found))
+    yield from away(s, t, w)
+
+
+def read_owners(s: State, t: int, w: World) -> Iterator[Move]:
+    """`ExperimentRecords.owners_since`: owners read before owning are not read again."""
+    x = s.tries[t]
+    claim_k = s.attempts[x.attempt].k
+    known = dict(x.known)
+    acting = 0
+    for k in range(len(s.owners), claim_k - 1, -1):
+        acted = s.owners[k - 1].acted if k in x.own_ks or k not in known else known[k]
+        if acting == 0 and (k == claim_k or acted == x.attempt):
+            acting = k
+    if w.mistake == "compares with the last owner":
+        acting = max((k for k in range(1, x.k) if k not in x.own_ks), default=x.k)
+    found = (*x.read, (acting, final_stop(s, x.attempt)))
+    text = f"{name(t)}: reads the owners (owner {acting} acted last)"
+    yield Move(text, put_try(s, t, pc="read job", read=found))
+    yield from away(s, t, w)
+
+
+def sight_of(s: State, a: Attempt) -> str:
+    return "silent" if s.is_silent else a.job
+
+
+def read_job(s: State, t: int, w: World) -> Iterator[Move]:
+    """GET the job's status, then the pure decision."""
+    x = s.tries[t]
+    a = s.attempts[x.attempt]
+    (has_stops, is_alive, has_manifest, outcome, filled, accepted), (acting_k, has_final) = x.read[1:]
+    acting = s.owners[acting_k - 1]
+    is_live = any(d.attempt == x.attempt and d.pc != "dead" for d in s.drivers)
+    facts = Facts(
+        generation=a.generation,
+        number=a.number,
+        session=a.session,
+        acting=Counters(_identity(acting.identity, w), acting.number, acting.max_tries, acting.clear_number),
+        is_own=acting_k in x.own_ks,
+        has_stops=has_stops,
+        has_final=has_final,
+        is_alive=is_alive,
+        is_fresh=is_alive and is_live,
+        has_manifest=has_manifest,
+        outcome=outcome,
+        filled=filled,
+        is_collected=bool(filled) or accepted,
+        is_accepted=accepted,
+        sight=sight_of(s, a),
+        session_now=s.session,
+    )
+    yield from _act(s, t, w, decide(_me(s, t, w), facts, w.bounds.on_clear))
+
+
+def _identity(identity: int, w: World) -> int:
+    return 0 if w.mistake == "no DAG-run identity" else identity
+
+
+def _me(s: State, t: int, w: World) -> Counters:
+    x = s.tries[t]
+    return Counters(_identity(x.identity, w), x.number, x.max_tries, x.clear_number)
+
+
+def _act(s: State, t: int, w: World, answer: Answer) -> Iterator[Move]:
+    """`TrainingTry._act`."""
+    x = s.tries[t]
+    early = x.read[0] if w.mistake == "manifest before the claim" and x.read else ()
+    text = f"{name(t)}: decides {answer.kind}: {answer.reason}"
+    if answer.kind == "Refuse":
+        yield Move(text, end_try(s, t, "retry" if answer.is_retryable else "final"), _wrong_refusal(s, t, answer))
+    elif answer.kind in ("Start", "Restore"):
+        yield Move(text, put_try(s, t, pc="claim", target=answer.target, read=early, attempt=NOBODY))
+    elif answer.kind == "StopThenRestore":
+        yield Move(text, put_try(s, t, pc="stop: look", target=answer.target, read=early))
+    else:
+        following = {"Attach": "note attach", "Repost": "note repost"}.get(answer.kind, "note over")
+        crosses = x.cleared == 1 and s.clear == 1 and not s.attempts[x.attempt].cleared and answer.kind == "Attach"
+        violation = "G9 attaches to a job across a clear that it could see" if crosses else ""
+        yield Move(text, put_try(s, t, pc=following, read=()), violation)
+
+
+def _wrong_refusal(s: State, t: int, answer: Answer) -> str:
+    """Nobody stops jobs outside Airflow in this model, so a refusal for good has taken one of ours for such a stop."""
+    is_wrong = t == s.current and s.task == "running" and not answer.is_retryable
+    return "G4 a healthy try fails for good because a stop of ours hit its job" if is_wrong else ""
+
+
+def note(following: str) -> Step:
+    """`Ownership.acted_on`: write the attempt into the own owner record."""
+
+    def step(s: State, t: int, w: World) -> Iterator[Move]:
+        x = s.tries[t]
+        noted = put_owner(s, x.k, acted=x.attempt)
+        done = followed(noted, t, x.attempt) if following == "wait" else put_try(noted, t, pc=following)
+        yield Move(f"{name(t)}: notes {ref(s.attempts[x.attempt])} in owner {x.k}", done)
+        yield from away(s, t, w, written=noted)
+
+    return step
+
+
+def followed(s: State, t: int, a: int) -> State:
+    """It waits, deferred: what resumes is a new process that knows its owner number only."""
+    x = s.tries[t]
+    return put_try(
+        s, t, pc="wait", attempt=a, is_following=True, read=(), target=None, posts=0, known=(), own_ks=frozenset({x.k})
+    )
+
+
+# --- claim and POST --------------------------------------------------------------------------------------------------------
+
+
+def claim(s: State, t: int, w: World) -> Iterator[Move]:
+    x = s.tries[t]
+    assert x.target is not None
+    generation, number = x.target
+    if any(a.rank == x.target for a in s.attempts):
+        verdict = look_at_owners(s, t, w)
+        text = f"{name(t)}: somebody claimed g{generation}/a{number} first"
+        if verdict in ("owner", "own"):
+            again = decide_again(s, t, pc="read claim" if verdict == "owner" else "own")
+            yield Move(f"{text}: decides again", again)
+        else:
+            yield superseded(s, t, f"{text}; {verdict}")
+        return
+    if s.is_silent:
+        yield Move(f"{name(t)}: the cluster gives no answer before the claim: fails", end_try(s, t, "retry"))
+        return
+    if len(s.attempts) >= w.bounds.attempts:
+        return
+    made = Attempt(generation, number, x.k, s.session, cleared=int(x.cleared > 0), early=x.read)
+    s2 = s._replace(attempts=(*s.attempts, made))
+    if x.cleared and s.clear:
+        s2 = s2._replace(clear=0, cleared_accepted=False)
+    done = put_try(
+        s2, t, pc="check before POST", attempt=len(s.attempts), claims=x.claims + 1, read=(), target=None, posts=0
+    )
+    violation = "liveness: a try claims more than two attempts" if x.claims >= 2 else ""
+    yield Move(f"{name(t)}: claims g{generation}/a{number} as owner {x.k}", done, violation)
+    yield from away(s, t, w, written=s2)
+
+
+def check_before_post(s: State, t: int, w: World) -> Iterator[Move]:
+    """`TrainingTry._check_before_post`: forbidden by on_kill, ended by a person, a newer owner."""
+    x = s.tries[t]
+    if x.forbidden:
+        yield superseded(s, t, "before the POST: on_kill forbids it")
+    elif t == s.current and s.task in ("failed", "success"):
+        yield superseded(s, t, f"before the POST: the task is {s.task}")
+    elif w.mistake == "owners not read again before the POST":
+        yield Move(f"{name(t)}: goes to POST", put_try(s, t, pc="POST"))
+    else:
+        yield looked(s, t, w, "before the POST", "POST")
+        yield from away(s, t, w)
+
+
+def post(s: State, t: int, w: World) -> Iterator[Move]:
+    x = s.tries[t]
+    a = s.attempts[x.attempt]
+    if s.is_silent:
+        yield Move(f"{name(t)}: POST {ref(a)}: no answer: fails", end_try(s, t, "retry"))
+    elif a.job:
+        yield Move(f"{name(t)}: POST {ref(a)}: the id exists", put_try(s, t, pc="look up", posts=x.posts + 1))
+    elif len(s.drivers) < w.bounds.drivers:
+        driver = Driver(x.attempt, "pending", s.session)
+        sent = put_attempt(s._replace(drivers=(*s.drivers, driver)), x.attempt, job="PENDING", driver=len(s.drivers))
+        text = f"{name(t)}: POST {ref(a)}: accepted, driver {len(s.drivers) + 1} is PENDING"
+        yield Move(text, followed(sent, t, x.attempt))
+        if w.can(s, "reply"):
+            lost = put_try(sent._replace(faults=s.faults - 1), t, pc="look up", posts=x.posts + 1)
+            yield Move(f"{text}, but the REPLY IS LOST", lost, is_fault=True)
+
+
+def look_up(s: State, t: int, _: World) -> Iterator[Move]:
+    x = s.tries[t]
+    a = s.attempts[x.attempt]
+    if s.is_silent:
+        yield Move(f"{name(t)}: asks for {ref(a)}'s id: no answer: fails", end_try(s, t, "retry"))
+    elif a.job:
+        yield Move(f"{name(t)}: finds {ref(a)}'s job {a.job}", followed(s, t, x.attempt))
+    elif x.posts < MAX_POSTS:
+        text = f"{name(t)}: asks for {ref(a)}'s id: 404: sends it again"
+        yield Move(text, put_try(s, t, pc="check before POST"))
+    else:
+        yield Move(f"{name(t)}: could not submit in {MAX_POSTS} POSTs: fails", end_try(s, t, "retry"))
+
+
+STEPS: dict[str, Step] = {
+    "announce": announce,
+    "own": own,
+    "set marker": set_marker,
+    "read claim": read_claim,
+    "read records": read_records,
+    "read owners": read_owners,
+    "read job": read_job,
+    "note attach": note("wait"),
+    "note repost": note("check before POST"),
+    "note over": note("finish: look"),
+    "claim": claim,
+    "check before POST": check_before_post,
+    "POST": post,
+    "look up": look_up,
+}
