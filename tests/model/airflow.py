@@ -30,7 +30,7 @@ def begin(s: State, *, number: int, max_tries: int, clear_number: int, is_same_i
     if tries[s.current].pc == ENDED:
         tries = sub(tries, s.current, GONE)
     identity = s.mark or len(tries) + 1
-    new = Try("announce", number, max_tries, clear_number, identity, cleared=int(s.clear == 1))
+    new = Try("announce", number, max_tries, clear_number, identity, cleared=s.clear)
     return s._replace(tries=(*tries, new), current=len(tries), task="running")
 
 
@@ -96,8 +96,12 @@ def _marks(s: State, w: World) -> Iterator[Move]:
             text = f"Airflow: execution_timeout, no retries left: on_kill comes to {name(s.current)}"
             yield Move(text, killed(spent, s.current, is_timed_out=True), is_fault=True)
         return
-    if x.pc != "announce":
-        spent = spent._replace(listener=Listener("own", (x.number, x.max_tries, x.clear_number)))
+    if x.pc == "announce":
+        if w.bounds.marks_early:
+            text = f"Airflow: marked failed before {name(s.current)} pushed its record: the listener knows of nothing"
+            yield Move(text, spent, is_fault=True)
+        return
+    spent = spent._replace(listener=Listener("own", (x.number, x.max_tries, x.clear_number)))
     for is_killed in (False, True) if is_alive else (False,):
         after = killed(spent, s.current) if is_killed else spent
         kill = f", on_kill comes to {name(s.current)}" if is_killed else ""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED
-from tests.model.restore import Files, resolve_point
+from tests.model.findings import LATE_ACCEPT, SECOND_RUN, STALE_CLAIM
+from tests.model.restore import Files, Left, resolve_point
 from tests.model.rules import Move, World
 from tests.model.state import (
     COPY,
@@ -17,6 +18,7 @@ from tests.model.state import (
     NOBODY,
     PER_ATTEMPT,
     SCRATCH,
+    Attempt,
     State,
     checkpoint_name,
     final_stop,
@@ -104,7 +106,11 @@ def first_look(s: State, d: int, w: World) -> Iterator[Move]:
         yield Move(f"{name(d)}: first look finds a stop", put_driver(s, d, pc="cancel"))
     else:
         ignored = frozenset() if is_obeying else a.stops
-        yield Move(f"{name(d)}: first look finds nothing", put_driver(s, d, pc="write alive", ignored=ignored))
+        looked = put_driver(s, d, pc="write alive", ignored=ignored)
+        if w.bounds.splits_first_look:
+            yield Move(f"{name(d)}: first look finds nothing", looked)
+        else:
+            yield from write_alive(looked, d, w)
 
 
 def write_alive(s: State, d: int, w: World) -> Iterator[Move]:
@@ -130,13 +136,14 @@ def carry_over(s: State, d: int, _: World) -> Iterator[Move]:
 def read_manifests(s: State, d: int, w: World) -> Iterator[Move]:
     x = s.drivers[d]
     a = s.attempts[x.attempt]
-    found = tuple(o.manifest for o in s.attempts)
+    found = tuple((o.manifest, o.commits) for o in s.attempts)
     if w.mistake == "manifest before the claim" and x.fit == 1:
-        found = (*a.early, *(None for _ in s.attempts[len(a.early) :]))
-    is_own_read = x.fit > 1 and w.mistake != "a refit forgets its own commits"
+        found = (*a.early, *((None, 0) for _ in s.attempts[len(a.early) :]))
+    has_own = x.fit > 1 and w.mistake != "a refit forgets its own commits"
     mine = tuple(
-        m if o.generation == a.generation and (o.number < a.number or (o.number == a.number and is_own_read)) else None
-        for m, o in zip(found, s.attempts, strict=True)
+        Left(o.rank, i, manifest, tuple(i * PER_ATTEMPT + n for n in range(commits)))
+        for i, (o, (manifest, commits)) in enumerate(zip(s.attempts, found, strict=True))
+        if o.generation == a.generation and o.number < a.number + has_own
     )
     yield Move(f"{name(d)}: reads the manifests", put_driver(s, d, pc="resolve", read=mine))
 
@@ -145,13 +152,9 @@ def resolve(s: State, d: int, w: World) -> Iterator[Move]:
     """List and verify; a retired checkpoint is copied first. Then `restored.json`."""
     x = s.drivers[d]
     a = s.attempts[x.attempt]
-    listed = tuple(
-        (o.rank, i, m) for i, (o, m) in enumerate(zip(s.attempts, x.read, strict=False)) if m is not None
-    )
-    quarantine = frozenset(c for c in s.quarantine if s.attempts[c // PER_ATTEMPT].generation == a.generation)
-    known = {c for *_, m in listed for c in m}
-    files = Files(frozenset(known & s.exist), frozenset(known & s.corrupt & s.exist), quarantine & known)
-    point = resolve_point(a.rank, x.attempt, listed, files)
+    known = {c for left in x.read for c in (*(left.manifest or ()), *left.recorded)}
+    files = Files(frozenset(known & s.exist), frozenset(known & s.corrupt & s.exist), s.quarantine & known)
+    point = resolve_point(a.rank, x.attempt, x.read, files)
     if point is None:
         text = f"{name(d)}: no committed checkpoint can be restored: refuses"
         refused = s if is_superseded(s, x.attempt) else put_attempt(s, x.attempt, outcome="checkpoint")
@@ -167,10 +170,10 @@ def resolve(s: State, d: int, w: World) -> Iterator[Move]:
     s = s._replace(quarantine=s.quarantine | skipped)
     text = f"{name(d)}: restores {'nothing, from the start' if chosen == SCRATCH else checkpoint_name(s, chosen)}"
     done = put_driver(put_attempt(s, x.attempt, restored=chosen), d, pc="write manifest", read=manifest)
-    yield Move(text, done, wrong_restore(s, d, chosen))
+    yield Move(text, done, wrong_restore(s, d, chosen, w))
 
 
-def wrong_restore(s: State, d: int, chosen: int) -> str:
+def wrong_restore(s: State, d: int, chosen: int, w: World) -> str:
     """What a resolved restore point says about G2, G3 and G9."""
     x = s.drivers[d]
     if is_superseded(s, x.attempt):
@@ -178,25 +181,36 @@ def wrong_restore(s: State, d: int, chosen: int) -> str:
     a = s.attempts[x.attempt]
     alive = [c for c in s.good if c in s.exist and c not in s.corrupt and c not in s.quarantine]
     mine = [c for c in alive if s.attempts[c // PER_ATTEMPT].generation == a.generation]
+    if w.bounds.splits_first_look and a.writer not in (NOBODY, d):
+        return SECOND_RUN
     best = max((progress(s, c) for c in mine), default=None)
     if best is not None and (chosen == SCRATCH or progress(s, chosen) < best):
         return "G2 a committed, valid checkpoint is ignored"
     if chosen in s.corrupt:
         return "G3 a broken checkpoint is restored"
     first = min((o for o in s.attempts if o.generation == a.generation), key=lambda o: o.number)
-    for o in s.attempts:
-        if o.rank < a.rank and o.is_success:
-            asked = a.cleared if o.generation == a.generation else first.cleared
-            if not asked:
-                return "G9 a finished training is trained again without a clear"
+    for i, o in enumerate(s.attempts):
+        is_asked = a.cleared if o.generation == a.generation else first.cleared
+        if o.rank < a.rank and o.is_success and not is_asked:
+            return _trained_again(s, i, a, by_replaced=a.by_replaced or first.by_replaced)
     return ""
 
 
-def write_manifest(s: State, d: int, _: World) -> Iterator[Move]:
+def _trained_again(s: State, finished: int, a: Attempt, *, by_replaced: bool) -> str:
+    o = s.attempts[finished]
+    if o.accepted and o.generation == a.generation:
+        return LATE_ACCEPT
+    return STALE_CLAIM if by_replaced else "G9 a finished training is trained again without a clear"
+
+
+def write_manifest(s: State, d: int, w: World) -> Iterator[Move]:
     x = s.drivers[d]
     a = s.attempts[x.attempt]
     is_second = a.writer not in (NOBODY, d)
-    violation = "G1 two runs under one attempt: the second overwrites the manifest of the first" if is_second else ""
+    violation = ""
+    if is_second:
+        violation = "G1 two runs under one attempt: the second overwrites the manifest of the first"
+        violation = SECOND_RUN if w.bounds.splits_first_look else violation
     done = put_driver(put_attempt(s, x.attempt, manifest=x.read, writer=d), d, pc="train", read=())
     yield Move(f"{name(d)}: writes the manifest of {ref(a)}", done, violation)
 
@@ -226,8 +240,10 @@ def commit(s: State, d: int, w: World) -> Iterator[Move]:
     listed = (*(a.manifest or ()), new)
     kept, doomed = listed[-w.bounds.keep :], listed[: -w.bounds.keep]
     is_late = is_superseded(s, x.attempt)
-    violation = "G1 two runs commit under one attempt" if a.writer != d else ""
-    s2 = put_attempt(s, x.attempt, manifest=kept)
+    violation = ""
+    if a.writer != d:
+        violation = SECOND_RUN if w.bounds.splits_first_look else "G1 two runs commit under one attempt"
+    s2 = put_attempt(s, x.attempt, manifest=kept, commits=max(a.commits, x.commits + 1))
     s2 = s2._replace(exist=s.exist | {new}, good=s.good if is_late else s.good | {new})
     done = put_driver(s2, d, pc="delete check" if doomed else "train", commits=x.commits + 1, doomed=doomed)
     late = " (too late: superseded)" if is_late else ""
@@ -276,7 +292,8 @@ def check_then(following: str, what: str) -> Step:
 
 def write_outcome(s: State, d: int, _: World) -> Iterator[Move]:
     x = s.drivers[d]
-    done = ends(put_attempt(s, x.attempt, outcome="success"), d, "SUCCEEDED")
+    is_late = is_superseded(s, x.attempt)
+    done = ends(put_attempt(s, x.attempt, outcome="success", is_late=is_late), d, "SUCCEEDED")
     yield Move(f"{name(d)}: writes the outcome success of {ref(s.attempts[x.attempt])}", done)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tests.model import airflow, cluster, drivers, endings, stops, tries
+from tests.model.findings import FINDINGS
 from tests.model.invariants import broken, is_end
 from tests.model.rules import Bounds, Move, World
 from tests.model.state import DEAD, ENDED, State, start
@@ -46,15 +47,17 @@ class Exploration:
     is_complete: bool = True
     violations: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The shortest trace of each kind of violation."""
+    known: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The same for open findings: what follows them is not explored."""
 
 
 class Explorer:
     """One breadth-first search."""
 
-    def __init__(self, bounds: Bounds, mistake: str = "", *, stops_at_first: bool = False, max_states: int = 0) -> None:
+    def __init__(self, bounds: Bounds, mistake: str = "", *, wanted: str | None = None, max_states: int = 0) -> None:
         self.world = World(bounds, mistake)
         self.found = Exploration(self.world)
-        self._stops_at_first, self._max_states = stops_at_first, max_states
+        self._wanted, self._max_states = wanted, max_states
         first = start(**bounds.budget())
         self._index = {first: 0}
         self._states = [first]
@@ -71,7 +74,7 @@ class Explorer:
                 level_end = len(self._states)
             self._expand(done)
             done += 1
-            is_enough = self._stops_at_first and found.violations
+            is_enough = self._wanted is not None and any(v.startswith(self._wanted) for v in found.violations)
             if is_enough or (self._max_states and len(self._states) >= self._max_states):
                 found.is_complete = False
                 break
@@ -105,8 +108,11 @@ class Explorer:
                 self._targets.append(j)
 
     def _note(self, violation: str, i: int, last: Move | None = None) -> None:
-        if violation not in self.found.violations:
-            self.found.violations[violation] = (*self.trace(i), *([last.text] if last else []))
+        found = self.found.violations
+        if violation in FINDINGS:
+            found, self._ends[i] = self.found.known, 1  # what follows is unknown, not stuck
+        if violation not in found:
+            found[violation] = (*self.trace(i), *([last.text] if last else []))
 
     def trace(self, i: int) -> tuple[str, ...]:
         """The steps to state `i`, in words."""
@@ -151,6 +157,6 @@ def explore(bounds: Bounds, mistake: str = "", *, progress: Progress | None = No
     return Explorer(bounds, mistake, max_states=max_states).run(progress)
 
 
-def find(bounds: Bounds, mistake: str, *, max_states: int = 0) -> Exploration:
-    """Explore until the first violation."""
-    return Explorer(bounds, mistake, stops_at_first=True, max_states=max_states).run()
+def find(bounds: Bounds, mistake: str, wanted: str, *, max_states: int = 0) -> Exploration:
+    """Explore with a seeded mistake until a violation that begins with `wanted`."""
+    return Explorer(bounds, mistake, wanted=wanted, max_states=max_states).run()

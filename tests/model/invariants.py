@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.model.drivers import has_newer_claim, is_elsewhere, is_stop_wanted
+from tests.model.findings import EARLY_MARK, SECOND_RUN
 from tests.model.rules import World
 from tests.model.state import DEAD, ENDED, State
-from tests.model.stops import FINISHING
+from tests.model.stops import FINISHING, STARTING
 from tests.model.tries import MAX_OWNERS
 
 
@@ -14,11 +15,28 @@ def broken(s: State, w: World) -> str:
     if not is_quiet(s, w):
         return ""
     live = [d for d in range(len(s.drivers)) if lives_on(s, d, w)]
-    if len(live) > 1:
+    if live and w.bounds.splits_first_look and len({x.attempt for x in s.drivers}) < len(s.drivers):
+        return SECOND_RUN
+    if len(_at_most(s, live, w)) > 1:
         return "G1 two live drivers, and nothing ends either"
+    if live and s.task == "failed" and w.bounds.marks_early:
+        return EARLY_MARK
     if live and s.task in ("success", "failed"):
         return "G4 an orphan: the task is over for good, a driver lives on and nothing ends it"
     return ""
+
+
+def _at_most(s: State, live: list[int], w: World) -> list[int]:
+    """Of several runs of one attempt that have not looked yet, the first look lets one pass."""
+    if w.mistake == "no run uid":
+        return live
+    kept = []
+    for d in live:
+        is_twin = any(s.drivers[o].attempt == s.drivers[d].attempt for o in live if o != d)
+        has_looked = s.drivers[d].pc not in STARTING
+        if has_looked or not is_twin or all(s.drivers[o].attempt != s.drivers[d].attempt for o in kept):
+            kept.append(d)
+    return kept
 
 
 def is_quiet(s: State, w: World) -> bool:

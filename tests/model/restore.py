@@ -11,7 +11,7 @@ from airflow_provider.core.records import AttemptRef, CheckpointFile, Quarantine
 from airflow_provider.core.restore import AttemptCheckpoints
 from airflow_provider.runtime.restoring import EarlierAttempt, resolve
 from tests.model.state import COPY, PER_ATTEMPT, SCRATCH
-from tests.support.records import NOW, manifest
+from tests.support.records import NOW, entry, manifest
 
 GOOD, BROKEN = CheckpointFile(key="model.pt", size=8), CheckpointFile(key="model.pt", size=0)
 
@@ -34,18 +34,26 @@ class Point(NamedTuple):
     """Original of the copy that was made, or SCRATCH."""
 
 
+class Left(NamedTuple):
+    """What one attempt left: its manifest and what its records know."""
+
+    rank: tuple[int, int]
+    attempt: int
+    manifest: tuple[int, ...] | None
+    recorded: tuple[int, ...]
+
+
 class _Names:
     """Checkpoints of the model by their names in the bucket, and back."""
 
-    def __init__(self, listed: tuple[tuple[tuple[int, int], int, tuple[int, ...]], ...], own: tuple[int, int]) -> None:
-        self.numbers = {a: rank[1] for rank, a, _ in listed} | {own[0]: own[1]}
+    def __init__(self, left: tuple[Left, ...], own: tuple[int, int]) -> None:
+        self.numbers = {x.attempt: x.rank[1] for x in left} | {own[0]: own[1]}
         self.back: dict[str, int] = {}
 
-    def of(self, c: int, number: int | None = None) -> str:
+    def of(self, c: int) -> str:
         a, ordinal = divmod(c, PER_ATTEMPT)
         what = "restored-from-before" if ordinal == COPY else f"checkpoint_{ordinal}"
-        # An attempt that is in no list (its manifest wasn't read) still names what others list of it.
-        name = f"attempts/{self.numbers.get(a, 900 + a) if number is None else number:06d}/{what}"
+        name = f"attempts/{self.numbers[a]:06d}/{what}"
         self.back[name] = c
         return name
 
@@ -86,37 +94,30 @@ class _Store:
 
 
 @cache
-def resolve_point(
-    rank: tuple[int, int], own: int, listed: tuple[tuple[tuple[int, int], int, tuple[int, ...]], ...], files: Files
-) -> Point | None:
+def resolve_point(rank: tuple[int, int], own: int, left: tuple[Left, ...], files: Files) -> Point | None:
     """`runtime.restoring.resolve`; None where it refuses."""
-    names = _Names(listed, (own, rank[1]))
+    names = _Names(left, (own, rank[1]))
     store = _Store(names, files, rank[0])
-    attempts = [
-        EarlierAttempt(
-            ref=AttemptRef(generation=r[0], attempt=r[1]),
-            checkpoints=AttemptCheckpoints(
-                ref=AttemptRef(generation=r[0], attempt=r[1]), manifest=manifest(*(names.of(c) for c in checkpoints))
-            ),
-            outcome=None,
-            folders=tuple(names.of(c) for c in files.exist if c // PER_ATTEMPT == a),
-            is_fenced=True,
-        )
-        for r, a, checkpoints in listed
-    ]
     ref = AttemptRef(generation=rank[0], attempt=rank[1])
-    # Folders of attempts that wrote no manifest are listed as well; here only what some manifest lists exists.
-    others = [c for c in files.exist if all(c // PER_ATTEMPT != a for _, a, _ in listed)]
-    if attempts and others:
-        folders = (*attempts[-1].folders, *(names.of(c) for c in others))
-        attempts[-1] = EarlierAttempt(
-            ref=attempts[-1].ref, checkpoints=attempts[-1].checkpoints, outcome=None, folders=folders, is_fenced=True
-        )
+    attempts = [_earlier(x, names, files) for x in left]
     try:
         resolved = resolve(store, ref, policy=RestorePolicy(), attempts=attempts, say=lambda _: None)  # type: ignore[arg-type]
     except NoUsableCheckpoint:
         return None
     return _point(resolved, store, names, own)
+
+
+def _earlier(left: Left, names: _Names, files: Files) -> EarlierAttempt:
+    ref = AttemptRef(generation=left.rank[0], attempt=left.rank[1])
+    listed = None if left.manifest is None else manifest(*(names.of(c) for c in left.manifest))
+    recorded = tuple(entry(names.of(c), c % PER_ATTEMPT, files=()) for c in left.recorded)
+    return EarlierAttempt(
+        ref=ref,
+        checkpoints=AttemptCheckpoints(ref=ref, manifest=listed, recorded=recorded),
+        outcome=None,
+        folders=tuple(names.of(c) for c in files.exist if c // PER_ATTEMPT == left.attempt),
+        is_fenced=True,
+    )
 
 
 def _point(resolved: Any, store: _Store, names: _Names, own: int) -> Point:

@@ -31,9 +31,13 @@ class Bounds:
     """Whether a clear raises max_tries; otherwise it is seen in clear_number only."""
     marks: int = 0
     recreations: int = 0
+    marks_early: bool = False
+    """Whether a mark may come in the moment between a try's start (Airflow deletes its XComs) and its first push."""
     times_out: bool = False
     """A mark is an execution_timeout without retries left: on_kill, but no listener."""
     on_clear: str = "auto"
+    splits_first_look: bool = False
+    """Whether a driver may freeze between its first look and its first sign of life."""
 
     def budget(self) -> dict[str, int]:
         return {

@@ -29,7 +29,7 @@ class Try(NamedTuple):
     identity: int
     """The DAG run's mark as this process found it in the state store, or its own new one."""
     cleared: int = 0
-    """The truth, for the invariants only: 1 if a clear that raised max_tries (or a new run) came before this try."""
+    """The truth, for the invariants only: the unanswered clear that this try started after, as in `State.clear`."""
     k: int = 0
     own_ks: frozenset[int] = frozenset()
     known: tuple[tuple[int, int], ...] = ()
@@ -79,14 +79,20 @@ class Attempt(NamedTuple):
     session: int
     cleared: int = 0
     """The truth: whether its claim answers a clear."""
+    by_replaced: bool = False
+    """The truth: Airflow had replaced the claiming try already."""
     stops: frozenset[int] = frozenset()
     alive: int = NOBODY
     """Which driver's run uid `alive.json` carries."""
     manifest: tuple[int, ...] | None = None
+    commits: int = 0
+    """Checkpoints that its records know: all it ever committed."""
     writer: int = NOBODY
     """Which driver wrote the manifest."""
     outcome: str = ""
     """"", "success", "stopped" (cancelled by a record of ours) or "terminated" (cancelled by a SIGTERM without one)."""
+    is_late: bool = False
+    """The truth: the outcome was written although a newer claim existed."""
     accepted: bool = False
     filled: str = ""
     """The outcome that collect wrote where the driver left none: "success" or the failure's kind."""
@@ -106,7 +112,8 @@ class Attempt(NamedTuple):
 
     @property
     def is_success(self) -> bool:
-        return self.outcome == "success" or (not self.outcome and self.filled == "success")
+        """A success that no newer claim came before."""
+        return self.outcome == "success" and not self.is_late
 
 
 class Driver(NamedTuple):

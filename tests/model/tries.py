@@ -6,11 +6,13 @@ After operators/training_try.py and operators/ownership.py. A step is one call t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.model.decisions import Answer, Counters, Facts, decide
+from tests.model.findings import FOREIGN_FINAL, RACED_OWN
 from tests.model.rules import Move, World
 from tests.model.state import (
+    DEAD,
     ENDED,
     GONE,
     NOBODY,
@@ -31,6 +33,18 @@ from tests.model.state import (
 MAX_OWNERS = 6
 MAX_POSTS = 2
 Step = Callable[[State, int, World], Iterator[Move]]
+
+
+class Found(NamedTuple):
+    """What `read records` found in the attempt's folder."""
+
+    has_stops: bool
+    is_alive: bool
+    is_fresh: bool
+    has_manifest: bool
+    outcome: str
+    filled: str
+    is_accepted: bool
 
 
 def name(t: int) -> str:
@@ -57,6 +71,7 @@ def superseded(s: State, t: int, text: str) -> Move:
     """The process exits without a trace. The try that Airflow believes in must not: its task would fail for good."""
     is_wrong = t == s.current and s.task == "running"
     violation = "liveness: Airflow's current try gives up as superseded" if is_wrong else ""
+    violation = FOREIGN_FINAL if violation and FOREIGN_FINAL in text else violation
     return Move(f"{name(t)}: {text}: exits, touches nothing", end_try(s, t, "superseded"), violation)
 
 
@@ -82,8 +97,10 @@ def look_at_owners(s: State, t: int, w: World) -> str:
     if len(s.owners) == x.k:
         return "owner"
     newest = s.owners[-1]
-    if newest.final:
+    if newest.final and _is_final_for(newest, x):
         return f"owner {len(s.owners)} is final"
+    if newest.final:
+        return FOREIGN_FINAL
     if not is_accepted(s, t):
         return "a newer owner, and the marker is refused"
     if newest.identity == x.identity and newest.number > x.number and w.mistake != "owns again over a newer try":
@@ -132,7 +149,9 @@ def own(s: State, t: int, w: World) -> Iterator[Move]:
         own_ks=x.own_ks | {k},
         known=known,
     )
-    yield Move(f"{name(t)}: owns as owner {k}", done)
+    is_older = x.k > 0 and any(o.identity == x.identity and o.number > x.number for o in s.owners[x.k :])
+    violation = RACED_OWN if is_older and is_accepted(s, t) and not w.mistake else ""
+    yield Move(f"{name(t)}: owns as owner {k}", done, violation)
     yield from away(s, t, w, written=done)
 
 
@@ -156,27 +175,43 @@ def read_claim(s: State, t: int, w: World) -> Iterator[Move]:
     if a == NOBODY:
         yield from _act(s, t, w, decide(_me(s, t, w), None, w.bounds.on_clear))
         return
-    early: tuple[Any, ...] = tuple(x.manifest for x in s.attempts) if w.mistake == "manifest before the claim" else ()
-    found = put_try(s, t, pc="read records", attempt=a, read=(early,))
+    early: tuple[Any, ...] = tuple((x.manifest, x.commits) for x in s.attempts) if w.mistake == "manifest before the claim" else ()
+    following = "read records" if w.mistake == "records read before the job" else "read job"
+    found = put_try(s, t, pc=following, attempt=a, read=(early,))
     yield Move(f"{name(t)}: reads the newest claim {ref(s.attempts[a])}", found)
     yield from away(s, t, w)
+
+
+def sight_of(s: State, a: Attempt) -> str:
+    return "silent" if s.is_silent else a.job
+
+
+def read_job(s: State, t: int, w: World) -> Iterator[Move]:
+    """GET the job's status, before the records: a stop record is written before the stop, an outcome before the end."""
+    x = s.tries[t]
+    a = s.attempts[x.attempt]
+    sight = (sight_of(s, a), s.session)
+    text = f"{name(t)}: asks for {ref(a)}'s job: {sight[0] or '404'}"
+    if w.mistake == "records read before the job":
+        yield from _decide(put_try(s, t, read=(x.read[0], sight, *x.read[1:])), t, w, text)
+    else:
+        yield Move(text, put_try(s, t, pc="read records", read=(*x.read, sight)))
 
 
 def read_records(s: State, t: int, w: World) -> Iterator[Move]:
     x = s.tries[t]
     a = s.attempts[x.attempt]
-    is_over = bool(a.outcome or a.filled)
-    found = (
-        *x.read,
-        (bool(a.stops), a.alive != NOBODY and not is_over, a.manifest is not None, a.outcome, a.filled, a.accepted),
-    )
+    is_alive = a.alive != NOBODY and not (a.outcome or a.filled)
+    is_fresh = is_alive and any(d.attempt == x.attempt and d.pc != DEAD for d in s.drivers)
+    found = Found(bool(a.stops), is_alive, is_fresh, a.manifest is not None, a.outcome, a.filled, a.accepted)
     seen = ", ".join(w for w in (a.outcome, "accepted" if a.accepted else "", "stopped" if a.stops else "") if w)
-    yield Move(f"{name(t)}: reads {ref(a)}'s records ({seen or 'no end'})", put_try(s, t, pc="read owners", read=found))
+    done = put_try(s, t, pc="read owners", read=(*x.read, found))
+    yield Move(f"{name(t)}: reads {ref(a)}'s records ({seen or 'no end'})", done)
     yield from away(s, t, w)
 
 
 def read_owners(s: State, t: int, w: World) -> Iterator[Move]:
-    """`ExperimentRecords.owners_since`: owners read before owning are not read again."""
+    """`ExperimentRecords.owners_since`: owners read before owning are not read again. Then the pure decision."""
     x = s.tries[t]
     claim_k = s.attempts[x.attempt].k
     known = dict(x.known)
@@ -189,40 +224,38 @@ def read_owners(s: State, t: int, w: World) -> Iterator[Move]:
         acting = max((k for k in range(1, x.k) if k not in x.own_ks), default=x.k)
     found = (*x.read, (acting, final_stop(s, x.attempt)))
     text = f"{name(t)}: reads the owners (owner {acting} acted last)"
-    yield Move(text, put_try(s, t, pc="read job", read=found))
+    if w.mistake == "records read before the job":
+        yield Move(text, put_try(s, t, pc="read job", read=found))
+    else:
+        yield from _decide(put_try(s, t, read=found), t, w, text)
     yield from away(s, t, w)
 
 
-def sight_of(s: State, a: Attempt) -> str:
-    return "silent" if s.is_silent else a.job
-
-
-def read_job(s: State, t: int, w: World) -> Iterator[Move]:
-    """GET the job's status, then the pure decision."""
+def _decide(s: State, t: int, w: World, text: str) -> Iterator[Move]:
     x = s.tries[t]
     a = s.attempts[x.attempt]
-    (has_stops, is_alive, has_manifest, outcome, filled, accepted), (acting_k, has_final) = x.read[1:]
+    _, (sight, session), found, (acting_k, has_final) = x.read
     acting = s.owners[acting_k - 1]
-    is_live = any(d.attempt == x.attempt and d.pc != "dead" for d in s.drivers)
     facts = Facts(
         generation=a.generation,
         number=a.number,
         session=a.session,
         acting=Counters(_identity(acting.identity, w), acting.number, acting.max_tries, acting.clear_number),
         is_own=acting_k in x.own_ks,
-        has_stops=has_stops,
+        has_stops=found.has_stops,
         has_final=has_final,
-        is_alive=is_alive,
-        is_fresh=is_alive and is_live,
-        has_manifest=has_manifest,
-        outcome=outcome,
-        filled=filled,
-        is_collected=bool(filled) or accepted,
-        is_accepted=accepted,
-        sight=sight_of(s, a),
-        session_now=s.session,
+        is_alive=found.is_alive,
+        is_fresh=found.is_fresh,
+        has_manifest=found.has_manifest,
+        outcome=found.outcome,
+        filled=found.filled,
+        is_collected=bool(found.filled) or found.is_accepted,
+        is_accepted=found.is_accepted,
+        sight=sight,
+        session_now=session,
     )
-    yield from _act(s, t, w, decide(_me(s, t, w), facts, w.bounds.on_clear))
+    for move in _act(s, t, w, decide(_me(s, t, w), facts, w.bounds.on_clear)):
+        yield move._replace(text=f"{text}; {move.text.partition(': ')[2]}")
 
 
 def _identity(identity: int, w: World) -> int:
@@ -242,7 +275,10 @@ def _act(s: State, t: int, w: World, answer: Answer) -> Iterator[Move]:
     if answer.kind == "Refuse":
         yield Move(text, end_try(s, t, "retry" if answer.is_retryable else "final"), _wrong_refusal(s, t, answer))
     elif answer.kind in ("Start", "Restore"):
-        yield Move(text, put_try(s, t, pc="claim", target=answer.target, read=early, attempt=NOBODY))
+        done = put_try(s, t, pc="claim", target=answer.target, read=early, attempt=NOBODY)
+        is_known = len(x.read) > 1 and x.read[2].is_accepted and s.attempts[x.attempt].is_success
+        is_again = is_known and t == s.current and not x.cleared and not s.clear
+        yield Move(text, done, "G9 decides to train an accepted success again without a clear" if is_again else "")
     elif answer.kind == "StopThenRestore":
         yield Move(text, put_try(s, t, pc="stop: look", target=answer.target, read=early))
     else:
@@ -300,7 +336,8 @@ def claim(s: State, t: int, w: World) -> Iterator[Move]:
         return
     if len(s.attempts) >= w.bounds.attempts:
         return
-    made = Attempt(generation, number, x.k, s.session, cleared=int(x.cleared > 0), early=x.read)
+    truth = {"cleared": int(x.cleared > 0), "by_replaced": t != s.current}
+    made = Attempt(generation, number, x.k, s.session, early=x.read, **truth)
     s2 = s._replace(attempts=(*s.attempts, made))
     if x.cleared and s.clear:
         s2 = s2._replace(clear=0, cleared_accepted=False)
@@ -317,7 +354,7 @@ def check_before_post(s: State, t: int, w: World) -> Iterator[Move]:
     x = s.tries[t]
     if x.forbidden:
         yield superseded(s, t, "before the POST: on_kill forbids it")
-    elif t == s.current and s.task in ("failed", "success"):
+    elif s.task in ("failed", "success"):
         yield superseded(s, t, f"before the POST: the task is {s.task}")
     elif w.mistake == "owners not read again before the POST":
         yield Move(f"{name(t)}: goes to POST", put_try(s, t, pc="POST"))

@@ -1,0 +1,218 @@
+"""The named configurations: what each is about, small bounds for the tests, larger ones for `make model`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.model.findings import EARLY_MARK, FOREIGN_FINAL, LATE_ACCEPT, RACED_OWN, SECOND_RUN, STALE_CLAIM
+from tests.model.rules import Bounds
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Two sizes of one subject."""
+
+    small: Bounds
+    large: Bounds
+    at_least: int
+    """States that the small exploration reaches: an empty one must not pass."""
+    finds: frozenset[str] = frozenset()
+    """Open findings that the small one must meet: who repairs one changes this line."""
+
+
+def _configuration(
+    name: str, about: str, *, at_least: int, larger: dict[str, Any], finds: tuple[str, ...] = (), **bounds: Any
+) -> Configuration:
+    bounds["kinds"] = frozenset(bounds.pop("kinds", "heartbeat").split())
+    larger["kinds"] = frozenset(larger["kinds"].split()) if "kinds" in larger else bounds["kinds"]
+    small = Bounds(name, about, **bounds)
+    return Configuration(small, replace(small, **larger), at_least, frozenset(finds))
+
+
+_ALL = [
+    _configuration(
+        "overlap",
+        "a try that Airflow gave up goes on beside the next one; drivers crash",
+        tries=2,
+        faults=2,
+        kinds="heartbeat crash",
+        at_least=1,
+        larger={"tries": 3, "commits": 2},
+    ),
+    _configuration(
+        "replies",
+        "replies of POST are lost and the cluster is replaced",
+        tries=2,
+        faults=2,
+        kinds="heartbeat reply replaced",
+        at_least=1,
+        larger={"tries": 3},
+    ),
+    _configuration(
+        "clears",
+        "a clear that raises max_tries, with and without on_kill",
+        tries=2,
+        clears=1,
+        faults=1,
+        kinds="crash replaced",
+        at_least=1,
+        larger={"kinds": "heartbeat replaced reply crash"},
+    ),
+    _configuration(
+        "unseen clears",
+        "a clear that only clear_number tells, with and without on_kill",
+        tries=2,
+        clears=1,
+        sees_clear=False,
+        faults=1,
+        kinds="heartbeat",
+        at_least=1,
+        larger={"faults": 2, "kinds": "heartbeat reply"},
+    ),
+    _configuration(
+        "fresh clears",
+        "a clear with on_clear=fresh while the old cluster's drivers live on unseen",
+        tries=2,
+        clears=1,
+        on_clear="fresh",
+        drivers=2,
+        faults=1,
+        kinds="moved",
+        at_least=1,
+        larger={"drivers": 3, "kinds": "moved crash"},
+    ),
+    _configuration(
+        "made again",
+        "the DAG run is deleted and created again",
+        tries=2,
+        recreations=1,
+        faults=1,
+        at_least=1,
+        larger={"tries": 3, "attempts": 2, "drivers": 2},
+    ),
+    _configuration(
+        "marks",
+        "a person marks the task failed: listener and on_kill",
+        tries=2,
+        marks=1,
+        attempts=2,
+        drivers=2,
+        faults=1,
+        at_least=1,
+        larger={"attempts": 3, "drivers": 3, "kinds": "heartbeat reply crash"},
+    ),
+    _configuration(
+        "marked and cleared",
+        "marked failed, then cleared at once",
+        tries=2,
+        attempts=1,
+        drivers=1,
+        marks=1,
+        clears=1,
+        faults=0,
+        at_least=1,
+        larger={"attempts": 2, "drivers": 2},
+        finds=(FOREIGN_FINAL,),
+    ),
+    _configuration(
+        "timeouts",
+        "execution_timeout without a retry left: on_kill, but no listener",
+        tries=2,
+        marks=1,
+        times_out=True,
+        faults=1,
+        kinds="reply crash replaced moved",
+        at_least=1,
+        larger={"faults": 2, "tries": 3},
+    ),
+    _configuration(
+        "moved",
+        "the address moves to a new cluster: the old one's drivers live on unseen",
+        tries=2,
+        faults=2,
+        kinds="heartbeat moved",
+        at_least=1,
+        larger={"kinds": "heartbeat moved reply"},
+        finds=(LATE_ACCEPT,),
+    ),
+    _configuration(
+        "retired",
+        "checkpoints break while a superseded driver is about to delete",
+        tries=2,
+        attempts=2,
+        drivers=2,
+        commits=2,
+        faults=2,
+        kinds="moved corrupt",
+        at_least=1,
+        larger={"tries": 3, "attempts": 3, "drivers": 3, "faults": 3},
+    ),
+    _configuration(
+        "refits",
+        "fits within one job, broken checkpoints in quarantine, crashes",
+        tries=2,
+        commits=3,
+        keep=2,
+        faults=3,
+        kinds="refit corrupt crash",
+        at_least=1,
+        larger={"tries": 3, "faults": 4},
+    ),
+    _configuration(
+        "silence",
+        "the cluster gives no answer for a while",
+        tries=2,
+        faults=2,
+        kinds="heartbeat silent",
+        at_least=1,
+        larger={"tries": 3},
+    ),
+    _configuration(
+        "outages",
+        "the bucket is away at any step of a try or of on_kill, also after it wrote",
+        tries=2,
+        clears=1,
+        faults=1,
+        kinds="outage",
+        at_least=1,
+        larger={"faults": 2, "kinds": "outage heartbeat"},
+    ),
+    _configuration(
+        "stale events",
+        "Airflow replaces a waiting try under the same task instance id, so its marker stays accepted",
+        tries=3,
+        attempts=2,
+        drivers=2,
+        stales=1,
+        faults=1,
+        at_least=1,
+        larger={"attempts": 3, "drivers": 3, "kinds": "heartbeat crash"},
+        finds=(RACED_OWN, LATE_ACCEPT, STALE_CLAIM),
+    ),
+    _configuration(
+        "early marks",
+        "a mark in the moment between a try's start and its first push",
+        tries=2,
+        marks=1,
+        marks_early=True,
+        faults=1,
+        attempts=1,
+        drivers=1,
+        at_least=1,
+        larger={},
+        finds=(EARLY_MARK,),
+    ),
+    _configuration(
+        "twins",
+        "a driver that freezes between its first look and its first sign of life",
+        tries=2,
+        faults=2,
+        kinds="reply moved",
+        splits_first_look=True,
+        at_least=1,
+        larger={"kinds": "reply moved heartbeat"},
+        finds=(SECOND_RUN,),
+    ),
+]
+CONFIGURATIONS = {c.small.name: c for c in _ALL}
