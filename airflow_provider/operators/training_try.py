@@ -141,16 +141,22 @@ class TrainingTry(Ownership):
         return newest is not None and newest.ref == ref
 
     def read_newest(self) -> AttemptFacts | None:
-        """All facts about the newest claim, or None. "Could not read" raises, it is never "nothing there"."""
-        attempt = self.records.newest_attempt(with_restored=False)
+        """All facts about the newest claim, or None. "Could not read" raises, it is never "nothing there".
+
+        The job comes before the records: a stop record is written before its stop, an outcome before the job's end. The
+        other way round, a stop of ours that falls between the two reads would look like one from outside.
+        """
+        claim = self.records.newest_claim()
+        job = self.sight(claim.submission_id) if claim else None
+        attempt = self.records.read_attempt(claim.ref, claim=claim, with_restored=False) if claim else None
         self._newest = attempt
-        if attempt is None:
+        if attempt is None or job is None:
             return None
         acting, has_final = self.records.owners_since(attempt.claim, known=self._known)
         return AttemptFacts(
             claim=attempt.claim,
             acting_owner=acting,
-            job=self.sight(attempt.claim.submission_id),
+            job=job,
             stops=frozenset(attempt.stops),
             has_final_stop=has_final,
             alive=attempt.alive.record if attempt.alive else None,
