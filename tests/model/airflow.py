@@ -36,9 +36,7 @@ def begin(s: State, *, number: int, max_tries: int, clear_number: int, is_same_i
 
 def _again(s: State, *, is_same_id: bool = False) -> State:
     x = s.tries[s.current]
-    return begin(
-        s, number=x.number + 1, max_tries=x.max_tries, clear_number=x.clear_number, is_same_id=is_same_id
-    )
+    return begin(s, number=x.number + 1, max_tries=x.max_tries, clear_number=x.clear_number, is_same_id=is_same_id)
 
 
 def _next_tries(s: State, w: World) -> Iterator[Move]:
@@ -68,7 +66,7 @@ def _clears(s: State, w: World) -> Iterator[Move]:
     spent = s._replace(clears=s.clears - 1, clear=truth, cleared_accepted=is_accepted)
     how = "max_tries raised" if w.bounds.sees_clear else "only clear_number raised"
     is_alive = s.task == "running" and x.pc != ENDED and not x.kill
-    for is_killed in (False, True) if is_alive else (False,):
+    for is_killed in (False, True) if is_alive and w.bounds.kills else (False,):
         before = killed(spent, s.current) if is_killed else spent
         after = begin(
             before,
@@ -102,7 +100,7 @@ def _marks(s: State, w: World) -> Iterator[Move]:
             yield Move(text, spent, is_fault=True)
         return
     spent = spent._replace(listener=Listener("own", (x.number, x.max_tries, x.clear_number)))
-    for is_killed in (False, True) if is_alive else (False,):
+    for is_killed in (False, True) if is_alive and w.bounds.kills else (False,):
         after = killed(spent, s.current) if is_killed else spent
         kill = f", on_kill comes to {name(s.current)}" if is_killed else ""
         yield Move(f"Airflow: marked failed by a person{kill}; the listener starts", after, is_fault=True)

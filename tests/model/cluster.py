@@ -43,7 +43,5 @@ def moves(s: State, w: World) -> Iterator[Move]:
 
 def _forgotten(s: State, *, spares: tuple[int, ...]) -> State:
     attempts = tuple(a._replace(job="", exit=0, driver=NOBODY) for a in s.attempts)
-    drivers = tuple(
-        x if d in spares else x._replace(pc=DEAD, read=(), doomed=()) for d, x in enumerate(s.drivers)
-    )
+    drivers = tuple(x if d in spares else x._replace(pc=DEAD, read=(), doomed=()) for d, x in enumerate(s.drivers))
     return s._replace(attempts=attempts, drivers=drivers, session=s.session + 1, is_silent=False)

@@ -42,7 +42,9 @@ def finish_look(s: State, t: int, w: World) -> Iterator[Move]:
 def finish_newest(s: State, t: int, w: World) -> Iterator[Move]:
     x = s.tries[t]
     if newest_attempt(s) == x.attempt:
-        yield Move(f"{name(t)}: {ref(s.attempts[x.attempt])} is the newest claim", put_try(s, t, pc="conclude: records"))
+        yield Move(
+            f"{name(t)}: {ref(s.attempts[x.attempt])} is the newest claim", put_try(s, t, pc="conclude: records")
+        )
     else:
         yield Move(f"{name(t)}: a newer claim exists: decides again", decide_again(s, t))
     yield from away(s, t, w)

@@ -30,7 +30,9 @@ class Mistake:
 
 OLD_STOP = "G4 a healthy try fails for good"
 _ALL = [
-    Mistake("no marker", "a try acts before Airflow took its marker", "overlap", "G4 a process that Airflow replaced", 1),
+    Mistake(
+        "no marker", "a try acts before Airflow took its marker", "overlap", "G4 a process that Airflow replaced", 1
+    ),
     Mistake(
         "compares with the last owner",
         "clears are looked for against the last owner, not the last that acted",
@@ -61,9 +63,7 @@ _ALL = [
         OLD_STOP,
         5,
     ),
-    Mistake(
-        "owners not read again before the POST", "no look between claim and POST", "overlap", "G4 an orphan", 6
-    ),
+    Mistake("owners not read again before the POST", "no look between claim and POST", "overlap", "G4 an orphan", 6),
     Mistake("no final owner", "the listener only stops what it finds", "marks", "G4 an orphan", 7),
     Mistake(
         "stops are not obeyed at the start",

@@ -63,7 +63,8 @@ class _Store:
 
     def __init__(self, names: _Names, files: Files, generation: int) -> None:
         self.files_of = {
-            f"{layout.generation(generation)}/{names.of(c)}": [BROKEN if c in files.corrupt else GOOD] for c in files.exist
+            f"{layout.generation(generation)}/{names.of(c)}": [BROKEN if c in files.corrupt else GOOD]
+            for c in files.exist
         }
         self.quarantined = [names.of(c) for c in files.quarantine]
         self.written: list[str] = []

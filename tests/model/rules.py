@@ -31,6 +31,8 @@ class Bounds:
     """Whether a clear raises max_tries; otherwise it is seen in clear_number only."""
     marks: int = 0
     recreations: int = 0
+    kills: bool = True
+    """Whether on_kill may come."""
     marks_early: bool = False
     """Whether a mark may come in the moment between a try's start (Airflow deletes its XComs) and its first push."""
     times_out: bool = False

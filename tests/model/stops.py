@@ -57,14 +57,18 @@ def wrong_stop(s: State, t: int, a: int, *, looked: bool) -> str:
     x, newest = s.tries[t], len(s.owners)
     if s.attempts[a].job not in LIVE or s.is_silent:
         return ""
-    if not looked and s.owners[newest - 1].acted == a:
+    if not looked and _acts_on(s, newest, a):
         return "G4 a process that is not the newest owner stops a job of a newer one"
     current = s.tries[s.current]
     is_running = s.task == "running" and current.pc != ENDED and current.k > 0
-    is_theirs = is_running and s.owners[current.k - 1].acted == a and current.attempt == a
+    is_theirs = is_running and current.attempt == a and _acts_on(s, current.k, a)
     if is_theirs and t != s.current and newest == x.k and s.attempts[a].job == "RUNNING":
         return "G4 a process that Airflow replaced stops the current try's job"
     return ""
+
+
+def _acts_on(s: State, k: int, a: int) -> bool:
+    return s.attempts[a].k == k or s.owners[k - 1].acted == a
 
 
 # --- StopThenRestore -----------------------------------------------------------------------------------------------------

@@ -175,7 +175,9 @@ def read_claim(s: State, t: int, w: World) -> Iterator[Move]:
     if a == NOBODY:
         yield from _act(s, t, w, decide(_me(s, t, w), None, w.bounds.on_clear))
         return
-    early: tuple[Any, ...] = tuple((x.manifest, x.commits) for x in s.attempts) if w.mistake == "manifest before the claim" else ()
+    early: tuple[Any, ...] = (
+        tuple((x.manifest, x.commits) for x in s.attempts) if w.mistake == "manifest before the claim" else ()
+    )
     following = "read records" if w.mistake == "records read before the job" else "read job"
     found = put_try(s, t, pc=following, attempt=a, read=(early,))
     yield Move(f"{name(t)}: reads the newest claim {ref(s.attempts[a])}", found)
