@@ -12,16 +12,21 @@ from tests.model.explore import Exploration, explore, find
 from tests.model.mistakes import MISTAKES
 
 
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def show_trace(title: str, trace: Sequence[str]) -> None:
-    print(f"\n{title} ({len(trace)} steps)")
+    say(f"\n{title} ({len(trace)} steps)")
     for number, text in enumerate(trace, 1):
-        print(f"  {number:3d}. {text}")
+        say(f"  {number:3d}. {text}")
 
 
 def progress(found: Exploration) -> None:
     if sys.stderr.isatty():
         line = f"{found.world.bounds.name}: {found.states:,} states, depth {found.depth}, {found.seconds:.0f} s"
-        print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+        sys.stderr.write(f"\r{line:<78}\r")
 
 
 HEAD = f"{'configuration':<20}{'states':>10}{'transitions':>13}{'depth':>7}{'seconds':>9}  violations"
@@ -38,35 +43,35 @@ def run_configurations(names: Sequence[str], *, is_small: bool, shows_findings: 
     rows, is_good = [], True
     for name in names:
         configuration = CONFIGURATIONS[name]
-        print(f"exploring {name}: {configuration.small.about} ...", flush=True)
+        say(f"exploring {name}: {configuration.small.about} ...")
         found = explore(configuration.small if is_small else configuration.large, progress=progress)
         rows.append(row(found))
-        print(f"\r{row(found)}", flush=True)
+        say(row(found))
         for violation, trace in found.violations.items():
             is_good = False
             show_trace(violation, trace)
         if shows_findings:
             for violation, trace in found.known.items():
                 show_trace(violation, trace)
-    print("\n" + "\n".join([HEAD, *rows]))
+    say("\n" + "\n".join([HEAD, *rows]))
     return is_good
 
 
 def run_mistakes() -> bool:
     is_good = True
-    print(f"\n{'seeded mistake':<40}{'story':>6}  found after")
+    say(f"\n{'seeded mistake':<40}{'story':>6}  found after")
     for mistake in MISTAKES.values():
         found = find(mistake.bounds, mistake.name, mistake.finds)
         hit = next((v for v in found.violations if v.startswith(mistake.finds)), None)
         is_good = is_good and hit is not None
         steps = f"{len(found.violations[hit])} steps: {hit}" if hit else f"NOT FOUND {list(found.violations)}"
-        print(f"{mistake.name:<40}{mistake.story or '':>6}  {steps}", flush=True)
+        say(f"{mistake.name:<40}{mistake.story or '':>6}  {steps}")
     return is_good
 
 
 def run_seed(name: str) -> bool:
     mistake = MISTAKES[name]
-    print(f"seeded mistake: {mistake.about}; configuration {mistake.configuration}")
+    say(f"seeded mistake: {mistake.about}; configuration {mistake.configuration}")
     found = find(mistake.bounds, name, mistake.finds)
     hits = {v: trace for v, trace in found.violations.items() if v.startswith(mistake.finds)}
     for violation, trace in hits.items():
@@ -88,7 +93,7 @@ def main() -> int:
     is_good = run_configurations(names, is_small=options.small, shows_findings=options.findings)
     if not options.names:
         is_good = run_mistakes() and is_good
-    print(f"\n{'all as it should be' if is_good else 'NOT AS IT SHOULD BE'} in {time.monotonic() - began:.0f} s")
+    say(f"\n{'all as it should be' if is_good else 'NOT AS IT SHOULD BE'} in {time.monotonic() - began:.0f} s")
     return 0 if is_good else 1
 
 

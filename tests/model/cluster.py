@@ -18,27 +18,33 @@ def moves(s: State, w: World) -> Iterator[Move]:
     if not s.faults:
         return
     spent = s._replace(faults=s.faults - 1)
-    has_jobs = any(a.job for a in s.attempts)
     if w.can(s, "crash"):
         for d, x in enumerate(s.drivers):
             if x.pc not in (DEAD, "pending"):
                 text = f"driver {d + 1} CRASHES before '{x.pc}'"
                 yield Move(text, ends(spent, d, "FAILED", EXIT_FAILED), is_fault=True)
-    if has_jobs and s.session < MAX_SESSIONS:
-        if w.can(s, "replaced"):
-            yield Move("the CLUSTER IS REPLACED: all jobs are gone", _forgotten(spent, spares=()), is_fault=True)
-        if w.can(s, "moved"):
-            text = "the ADDRESS MOVES to a new cluster: running drivers live on, unseen"
-            running = tuple(d for d, x in enumerate(s.drivers) if x.pc not in (DEAD, "pending"))
-            yield Move(text, _forgotten(spent, spares=running), is_fault=True)
     if w.can(s, "silent") and not s.is_silent:
         yield Move("the cluster gives NO ANSWER", spent._replace(is_silent=True), is_fault=True)
     if w.can(s, "corrupt"):
-        listed = {c for a in s.attempts for c in a.manifest or ()}
-        used = {a.restored for a in s.attempts}
-        for c in sorted((listed & s.exist) - s.corrupt - used):
-            text = f"checkpoint {checkpoint_name(s, c)} BREAKS"
-            yield Move(text, spent._replace(corrupt=s.corrupt | {c}), is_fault=True)
+        yield from _breaks(s, spent)
+    if any(a.job for a in s.attempts) and s.session < MAX_SESSIONS:
+        yield from _other_clusters(s, spent, w)
+
+
+def _other_clusters(s: State, spent: State, w: World) -> Iterator[Move]:
+    if w.can(s, "replaced"):
+        yield Move("the CLUSTER IS REPLACED: all jobs are gone", _forgotten(spent, spares=()), is_fault=True)
+    if w.can(s, "moved"):
+        text = "the ADDRESS MOVES to a new cluster: running drivers live on, unseen"
+        running = tuple(d for d, x in enumerate(s.drivers) if x.pc not in (DEAD, "pending"))
+        yield Move(text, _forgotten(spent, spares=running), is_fault=True)
+
+
+def _breaks(s: State, spent: State) -> Iterator[Move]:
+    listed = {c for a in s.attempts for c in a.manifest or ()}
+    used = {a.restored for a in s.attempts}
+    for c in sorted((listed & s.exist) - s.corrupt - used):
+        yield Move(f"checkpoint {checkpoint_name(s, c)} BREAKS", spent._replace(corrupt=s.corrupt | {c}), is_fault=True)
 
 
 def _forgotten(s: State, *, spares: tuple[int, ...]) -> State:

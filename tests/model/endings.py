@@ -80,7 +80,7 @@ def conclude_job(s: State, t: int, w: World) -> Iterator[Move]:
             s = put_attempt(s, x.attempt, filled=end.filled)
         is_retried = end.is_retryable and end.what == "failed"
         violation = ""
-        if not is_retried and t == s.current and s.task == "running" and outcome not in ("checkpoint",):
+        if not is_retried and t == s.current and s.task == "running" and outcome != "checkpoint":
             violation = "G4 a healthy try fails for good because a stop of ours hit its job"
         yield Move(f"{text}: fails", end_try(s, t, "retry" if is_retried else "final"), violation)
 

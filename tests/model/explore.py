@@ -6,14 +6,15 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from tests.model import airflow, cluster, drivers, endings, stops, tries
+from tests.model import airflow, cluster, drivers, endings, stops, submitting, tries
 from tests.model.findings import FINDINGS
 from tests.model.invariants import broken, is_end
 from tests.model.rules import Bounds, Move, World
 from tests.model.state import DEAD, ENDED, State, start
 
-TRY_STEPS = {**tries.STEPS, **endings.STEPS, **stops.STEPS}
+TRY_STEPS = {**tries.STEPS, **submitting.STEPS, **endings.STEPS, **stops.STEPS}
 STUCK = "liveness: no end of the task can be reached any more"
 Progress = Callable[["Exploration"], None]
 
@@ -121,7 +122,7 @@ class Explorer:
             path.append(self._parents[path[-1]])
         path.reverse()
         texts = []
-        for here, there in zip(path, path[1:], strict=False):
+        for here, there in pairwise(path):
             target = self._states[there]
             texts.append(next(m.text for m in moves(self._states[here], self.world) if m.state == target))
         return tuple(texts)

@@ -28,6 +28,7 @@ class Mistake:
         return replace(CONFIGURATIONS[self.configuration].small, **self.within)
 
 
+HEARTBEAT = {"kinds": frozenset({"heartbeat"})}
 OLD_STOP = "G4 a healthy try fails for good"
 _ALL = [
     Mistake(
@@ -64,7 +65,7 @@ _ALL = [
         5,
     ),
     Mistake("owners not read again before the POST", "no look between claim and POST", "overlap", "G4 an orphan", 6),
-    Mistake("no final owner", "the listener only stops what it finds", "marks", "G4 an orphan", 7),
+    Mistake("no final owner", "the listener only stops what it finds", "marks", "G4 an orphan", 7, HEARTBEAT),
     Mistake(
         "stops are not obeyed at the start",
         "a driver only watches for stops that come while it runs",
