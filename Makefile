@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 SEED ?= 0
 
-.PHONY: help setup lint format test-fast test scenarios chaos demo stack build clean
+.PHONY: help setup lint format test-fast test scenarios model chaos demo stack build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ test: lint  ## Everything, on a real Airflow, Ray and S3: under 30 minutes
 
 scenarios: setup  ## Failures that people reported: run their tests, write docs/scenarios.md
 	$(BIN)/python -m pytest tests -m scenario -p tests.support.scenario_table --scenario-table docs/scenarios.md
+
+model: setup  ## Explore the protocol between tries, drivers and bucket: about 10 minutes (SEED='no marker' shows one story)
+	@$(BIN)/python -m tests.model $(if $(SEED),--seed "$(SEED)")
 
 demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 leaves the UI up)
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)

@@ -16,12 +16,16 @@ from airflow_provider.core.decision import (
     StopThenRestore,
     decide_submission,
 )
+from airflow_provider.core.records import RestorePolicy
+from airflow_provider.core.restore import AttemptCheckpoints, candidates
 from tests.support.records import (
     alive,
     attempt_facts,
     claim,
     collected,
+    entry,
     gone,
+    manifest,
     outcome,
     owner,
     ref,
@@ -29,6 +33,8 @@ from tests.support.records import (
     success,
     try_facts,
 )
+
+FIRST = "attempts/000001"
 
 
 def test_story_1_a_thawed_older_try_does_not_take_its_own_number_for_a_clear() -> None:
@@ -71,6 +77,12 @@ def test_story_5_a_job_cancelled_by_an_older_try_is_restored_within_the_same_try
     assert decision.ref == ref(1, 2)
 
 
+def test_story_6_a_thawed_try_that_looks_again_after_the_newest_owner_finished_trains_nothing() -> None:
+    """The owners are read again before the POST; what the older try then decides on fresh facts must not start a job."""
+    facts = attempt_facts(seen("SUCCEEDED"), claim=claim(1, 1, k=2), acting_owner=owner(2), **success(True))
+    assert isinstance(decide_submission(try_facts(3, own_ks=frozenset({1, 3})), facts), Finished)
+
+
 def test_story_7_a_job_under_a_final_owner_is_never_joined_nor_sent_again() -> None:
     """Marked failed before the claim was posted: on_kill missed it, the driver ends itself, and a later clear goes on."""
     live = attempt_facts(seen("PENDING"), has_final_stop=True)
@@ -88,6 +100,23 @@ def test_story_9_an_outcome_beats_a_cluster_that_forgot_the_job() -> None:
     """Facts read, outcome written, cluster replaced: 404 reads as LOST, yet the work is finished."""
     assert isinstance(decide_submission(try_facts(), attempt_facts(gone("new"), outcome=outcome())), Collect)
     assert isinstance(decide_submission(try_facts(), attempt_facts(gone("new"), **success(True))), Finished)
+
+
+def test_story_10_a_checkpoint_that_the_newest_manifest_dropped_is_marked_for_a_copy() -> None:
+    """A frozen older driver may still delete it after its check: it is never restored in place."""
+    left = AttemptCheckpoints(
+        ref=ref(1, 1), manifest=manifest(f"{FIRST}/c2"), recorded=(entry(f"{FIRST}/c1"), entry(f"{FIRST}/c2", 1))
+    )
+    ranked = candidates([left], policy=RestorePolicy())
+    assert [(c.name, c.is_retired) for c in ranked] == [(f"{FIRST}/c2", False), (f"{FIRST}/c1", True)]
+
+
+def test_story_11_what_the_old_driver_committed_before_the_claim_is_ranked_first() -> None:
+    """The manifest is read after the claim; with the one from before, c2 would be ignored."""
+    before = AttemptCheckpoints(ref=ref(1, 1), manifest=manifest(f"{FIRST}/c1"))
+    after = AttemptCheckpoints(ref=ref(1, 1), manifest=manifest(f"{FIRST}/c1", f"{FIRST}/c2"))
+    assert candidates([before], policy=RestorePolicy())[0].name == f"{FIRST}/c1"
+    assert candidates([after], policy=RestorePolicy())[0].name == f"{FIRST}/c2"
 
 
 def test_story_12_a_fresh_clear_stops_the_driver_of_the_old_generation() -> None:
