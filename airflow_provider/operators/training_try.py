@@ -144,7 +144,8 @@ class TrainingTry(Ownership):
         """All facts about the newest claim, or None. "Could not read" raises, it is never "nothing there".
 
         The job comes before the records: a stop record is written before its stop, an outcome before the job's end. The
-        other way round, a stop of ours that falls between the two reads would look like one from outside.
+        other way round, a stop of ours that falls between the two reads would look like one from outside. Only a job that
+        was unknown and left traces is asked for again: it may have been sent in between.
         """
         claim = self.records.newest_claim()
         job = self.sight(claim.submission_id) if claim else None
@@ -152,6 +153,8 @@ class TrainingTry(Ownership):
         self._newest = attempt
         if attempt is None or job is None:
             return None
+        if isinstance(job, JobUnknown) and (attempt.alive or attempt.manifest):
+            job = self.sight(attempt.claim.submission_id)
         acting, has_final = self.records.owners_since(attempt.claim, known=self._known)
         return AttemptFacts(
             claim=attempt.claim,

@@ -158,7 +158,7 @@ def resolve(s: State, d: int, w: World) -> Iterator[Move]:
     if point is None:
         text = f"{name(d)}: no committed checkpoint can be restored: refuses"
         refused = s if is_superseded(s, x.attempt) else put_attempt(s, x.attempt, outcome="checkpoint")
-        violation = "" if s.corrupt else "G2 a restore is refused without need"
+        violation = "" if s.corrupt or is_superseded(s, x.attempt) else "G2 a restore is refused without need"
         yield Move(text, ends(refused, d, "FAILED", EXIT_FAILED), violation)
         return
     chosen, manifest, skipped = point.chosen, point.manifest, point.skipped

@@ -191,7 +191,10 @@ def read_job(s: State, t: int, w: World) -> Iterator[Move]:
     a = s.attempts[x.attempt]
     sight = (sight_of(s, a), s.session)
     text = f"{name(t)}: asks for {ref(a)}'s job: {sight[0] or '404'}"
-    if w.mistake == "records read before the job":
+    if len(x.read) > 2 and w.mistake != "records read before the job":
+        done = put_try(s, t, pc="read owners", read=(x.read[0], sight, x.read[2]))
+        yield Move(text.replace("asks", "asks again"), done)
+    elif w.mistake == "records read before the job":
         yield from _decide(put_try(s, t, read=(x.read[0], sight, *x.read[1:])), t, w, text)
     else:
         yield Move(text, put_try(s, t, pc="read records", read=(*x.read, sight)))
@@ -204,7 +207,8 @@ def read_records(s: State, t: int, w: World) -> Iterator[Move]:
     is_fresh = is_alive and any(d.attempt == x.attempt and d.pc != DEAD for d in s.drivers)
     found = Found(bool(a.stops), is_alive, is_fresh, a.manifest is not None, a.outcome, a.filled, a.accepted)
     seen = ", ".join(w for w in (a.outcome, "accepted" if a.accepted else "", "stopped" if a.stops else "") if w)
-    done = put_try(s, t, pc="read owners", read=(*x.read, found))
+    is_odd = len(x.read) > 1 and x.read[1][0] == "" and (found.is_alive or found.has_manifest)
+    done = put_try(s, t, pc="read job" if is_odd else "read owners", read=(*x.read, found))
     yield Move(f"{name(t)}: reads {ref(a)}'s records ({seen or 'no end'})", done)
     yield from away(s, t, w)
 
