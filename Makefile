@@ -54,14 +54,14 @@ test-fast: lint  ## Lint and unit tests: about a minute
 	$(BIN)/python -m pytest tests/unit -n 2 $(ARGS)
 
 test: lint  ## Everything, on a real Airflow, Ray and S3: under 30 minutes
-	$(BIN)/python -m pytest tests/unit tests/scenarios -n 2 $(ARGS)
-	$(BIN)/python -m pytest tests --ignore=tests/unit --ignore=tests/scenarios $(ARGS)
+	$(BIN)/python -m pytest tests/unit tests/scenarios tests/model -n 2 $(ARGS)
+	$(BIN)/python -m pytest tests/contract tests/e2e -m "not slow" $(ARGS)
 
 scenarios: setup  ## Failures that people reported: run their tests, write docs/scenarios.md
 	$(BIN)/python -m pytest tests -m scenario -p tests.support.scenario_table --scenario-table docs/scenarios.md
 
-model: setup  ## Explore the protocol between tries, drivers and bucket: about 10 minutes (SEED='no marker' shows one story)
-	@$(BIN)/python -m tests.model $(if $(SEED),--seed "$(SEED)")
+model: setup  ## Explore the protocol between tries, drivers and bucket: about 10 minutes (MISTAKE='no marker' shows one story)
+	@$(BIN)/python -m tests.model $(if $(MISTAKE),--seed "$(MISTAKE)")
 
 demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 leaves the UI up)
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)

@@ -24,6 +24,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         tmp_path_factory.mktemp("stack"),
         dags=[EXAMPLES, HERE / "dags"],
         airflow_env={"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"},
+        is_gated=True,
     )
     bad_token = json.loads(stack.ray.airflow_connection()) | {"password": "not-the-token"}
     not_ray = {"conn_type": "ray", "host": stack.airflow.url}

@@ -210,6 +210,8 @@ class RayNode(Service):
             "gcs_address": f"{LOOPBACK}:{self.cluster.port}",
             "node_ip_address": LOOPBACK,
             "node_name": self.name,
+            # The session's folder is shared on one machine: two agents unpacking into one place delete each other's files.
+            "runtime_env_dir_name": f"runtime_resources_{self.name}",
             "num_cpus": self.num_cpus,
             "num_gpus": 0,
             "resources": self.resources,

@@ -183,13 +183,14 @@ class Experiment:
         return self.status(job)
 
     def until(self, probe: Any, *, job: str, what: str, timeout_s: float = 240.0) -> None:
-        """Poll; a time-out shows the job's log."""
+        """Poll; a time-out, or a job that ends before, shows the job's log."""
         end = time.monotonic() + timeout_s
         while not probe():
-            if time.monotonic() > end:
-                raise AssertionError(
-                    f"{what}: not within {timeout_s} s; {self.status(job)['status']}\n{self.log(job)[-6000:]}"
-                )
+            status = self.status(job)["status"]
+            is_over = status in TERMINAL and not probe()
+            if is_over or time.monotonic() > end:
+                why = f"the job is {status}" if is_over else f"not within {timeout_s} s"
+                raise AssertionError(f"{what}: {why}\n{self.log(job)[-6000:]}")
             time.sleep(0.2)
 
     def committed(self, n: int, g: int = 1) -> list[str]:

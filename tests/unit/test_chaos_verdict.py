@@ -1,0 +1,89 @@
+"""The judge of chaos runs finds what it is there to find: without this a clean table would prove nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.chaos.faults import Target
+from tests.chaos.observer import Event
+from tests.chaos.points import Point
+from tests.chaos.table import FIXED, FREEZES, Pair, pairs, reason_against
+from tests.chaos.verdict import Ended, judge
+
+ONE, TWO = (1, 1), (1, 2)
+
+
+def name(attempt: int, epoch: int) -> str:
+    return f"attempts/{attempt:06d}/checkpoint_{epoch}"
+
+
+def manifest(rank: tuple[int, int], *names: str) -> Event:
+    return Event("manifest", rank, names, names[-1] if names else None)
+
+
+GOOD = [
+    Event("claim", ONE),
+    Event("restored", ONE),
+    manifest(ONE),
+    manifest(ONE, name(1, 0)),
+    manifest(ONE, name(1, 0), name(1, 1)),
+    Event("claim", TWO),
+    Event("restored", TWO, latest=name(1, 1)),
+    manifest(TWO, name(1, 0), name(1, 1)),
+    manifest(TWO, name(1, 0), name(1, 1), name(2, 2)),
+    Event("outcome", TWO),
+]
+ENDED = Ended(
+    state="success",
+    epochs=(0, 1, 2),
+    last_epoch=2,
+    is_bit_equal=True,
+    lineage_attempts=frozenset({ONE, TWO}),
+    lineage_names=frozenset({name(1, 0), name(1, 1), name(2, 2)}),
+)
+
+
+def test_a_killed_and_restored_run_is_clean() -> None:
+    assert judge(GOOD, ENDED).is_clean
+
+
+def test_an_older_checkpoint_restored_is_a_lost_one() -> None:
+    events = [Event("restored", TWO, latest=name(1, 0)) if e.rank == TWO and e.kind == "restored" else e for e in GOOD]
+    assert judge(events, ENDED).lost
+    assert judge(GOOD, replace(ENDED, epochs=(0, 1, 1, 2))).lost, "trained once more"
+
+
+def test_a_commit_of_an_older_attempt_after_a_newer_one_restored_is_a_double_one() -> None:
+    zombie = [*GOOD[:8], manifest(ONE, name(1, 0), name(1, 1), name(1, 2)), *GOOD[8:]]
+    assert judge(zombie, ENDED).double
+    rewrite = [*GOOD[:8], manifest(ONE, name(1, 0), name(1, 1)), *GOOD[8:]]
+    assert not judge(rewrite, ENDED).double, "the same list again commits nothing"
+
+
+def test_everything_else_is_told() -> None:
+    assert judge(GOOD, replace(ENDED, live_jobs=("job-1",))).orphans
+    for change in (
+        {"state": "failed"},
+        {"epochs": (0, 1)},
+        {"is_bit_equal": False},
+        {"lineage_attempts": frozenset({ONE})},
+        {"lineage_names": frozenset({name(1, 0)})},
+    ):
+        assert judge(GOOD, replace(ENDED, **change)).other, change  # type: ignore[arg-type]
+
+
+def test_the_fixed_runs_cover_what_every_test_run_must() -> None:
+    """At least ten, with driver, training worker, Airflow worker, triggerer, store, and one SIGSTOP."""
+    assert len(set(FIXED)) >= 10
+    needed = {Target.DRIVER, Target.TRAINING_WORKER, Target.AIRFLOW_WORKER, Target.TRIGGERER, Target.OBJECT_STORE}
+    assert needed <= {pair.target for pair in FIXED}
+    assert any(pair.is_freeze for pair in FIXED)
+    assert set(FIXED) <= set(pairs())
+
+
+def test_every_pair_is_run_or_has_its_reason() -> None:
+    for target in Target:
+        for point in Point:
+            pair = Pair(target, point)
+            assert (pair in pairs()) is (reason_against(pair) is None)
+    assert set(FREEZES) <= set(pairs())
