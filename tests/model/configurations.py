@@ -127,7 +127,7 @@ _ALL = [
         faults=1,
         kinds="reply crash replaced moved",
         at_least=2_500,
-        larger={"faults": 2},
+        larger={"faults": 3},
     ),
     _configuration(
         "moved",
@@ -149,7 +149,7 @@ _ALL = [
         faults=2,
         kinds="moved corrupt",
         at_least=2_000,
-        larger={"faults": 3, "attempts": 3, "drivers": 3},
+        larger={"faults": 3, "attempts": 3, "drivers": 3, "kinds": "moved corrupt crash heartbeat"},
     ),
     _configuration(
         "refits",
@@ -160,7 +160,7 @@ _ALL = [
         faults=3,
         kinds="refit corrupt crash",
         at_least=9_200,
-        larger={"faults": 4},
+        larger={"faults": 5},
     ),
     _configuration(
         "silence",

@@ -162,11 +162,14 @@ def resolve(s: State, d: int, w: World) -> Iterator[Move]:
         yield Move(text, ends(refused, d, "FAILED", EXIT_FAILED), violation)
         return
     chosen, manifest, skipped = point.chosen, point.manifest, point.skipped
-    if chosen == x.attempt * PER_ATTEMPT + COPY and w.mistake == "retired checkpoint used in place":
+    is_copied = chosen == x.attempt * PER_ATTEMPT + COPY and point.copied != SCRATCH
+    if is_copied and w.mistake == "retired checkpoint used in place":
         chosen = point.copied
         manifest = tuple(point.copied if c % PER_ATTEMPT == COPY else c for c in manifest)
     elif chosen == x.attempt * PER_ATTEMPT + COPY:
-        s = put_attempt(s, x.attempt, copied=point.copied)._replace(exist=s.exist | {chosen})
+        # A refit may restore its own copy in place, or copy it again: it holds the same checkpoint.
+        copied = a.copied if point.copied in (SCRATCH, chosen) else point.copied
+        s = put_attempt(s, x.attempt, copied=copied)._replace(exist=s.exist | {chosen})
     s = s._replace(quarantine=s.quarantine | skipped)
     text = f"{name(d)}: restores {'nothing, from the start' if chosen == SCRATCH else checkpoint_name(s, chosen)}"
     done = put_driver(put_attempt(s, x.attempt, restored=chosen), d, pc="write manifest", read=manifest)
