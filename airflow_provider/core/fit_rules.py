@@ -143,6 +143,11 @@ class RestoreProof:
     is_declared: bool
     """False: the metric was guessed, so a "no" is a warning and not a failure."""
 
+    @property
+    def outcome(self) -> Literal["yes", "no", "unknown"]:
+        """What the outcome says: a guess accuses nobody, a `step` may well begin anew in each epoch."""
+        return "unknown" if self.proven == "no" and not self.is_declared else self.proven
+
 
 def prove_restore(restored: Mapping[str, Any], reported: Mapping[str, Any], *, declared: str | None) -> RestoreProof:
     """Compare the first report after a restore with the restored checkpoint's metrics."""

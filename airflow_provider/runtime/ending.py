@@ -117,7 +117,7 @@ class Ending:
             num_commits=num_commits,
             latest_checkpoint=latest,
             best_checkpoint=best,
-            restore_proven=self.scribe.proof.proven if self.scribe.proof else "unknown",
+            restore_proven=self.scribe.proof.outcome if self.scribe.proof else "unknown",
             num_fits=facts.num_fits,
             num_restarts=progress.num_restarts,
             fenced=facts.fenced,

@@ -69,7 +69,7 @@ class JobWaiter:
         self._tail: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._alive_read = time.monotonic()
+        self._alive_read = self._running_since = time.monotonic()
         self._alive_age_s: float | None = None
 
     def cancel(self) -> None:
@@ -158,14 +158,16 @@ class JobWaiter:
     async def _alive_age(self, sight: JobSeen) -> float | None:
         """Age of the driver's sign of life, read seldom while the cluster answers; the last known value in between."""
         if sight.status is not JobStatus.RUNNING:
-            self._alive_read, self._alive_age_s = time.monotonic(), None
+            self._alive_read = self._running_since = time.monotonic()
+            self._alive_age_s = None
         elif time.monotonic() - self._alive_read >= self.following.limits.alive_check_s:
             self._alive_read = time.monotonic()
             try:
                 alive = await sync_to_async(self._records.alive, thread_sensitive=False)(self.following.ref)
             except RayTrainError:
                 return self._alive_age_s  # the store is away: nothing new is known
-            self._alive_age_s = alive.age_s if alive else None
+            # A driver that never gave a sign of life is as silent as one that stopped.
+            self._alive_age_s = alive.age_s if alive else time.monotonic() - self._running_since
         return self._alive_age_s
 
     async def _signs(self) -> tuple[float | None, bool]:

@@ -152,3 +152,11 @@ def test_a_repeated_error_says_how_often() -> None:
     mixed = decide_fit_failure(seen((user(1), 0), (user(2), 0), (user(3), 0)), config=CONFIG)
     assert mixed.failure is not None
     assert mixed.failure.repeats == 1
+
+
+def test_a_guessed_metric_warns_and_never_refuses_a_training() -> None:
+    """G8: `step` may begin anew in each epoch; only a declared metric fails a run."""
+    guessed = prove_restore({"step": 900}, {"step": 10}, declared=None)
+    assert (guessed.proven, guessed.outcome) == ("no", "unknown")
+    declared = prove_restore({"step": 900}, {"step": 10}, declared="step")
+    assert (declared.proven, declared.outcome) == ("no", "no")

@@ -206,3 +206,9 @@ async def test_a_store_that_is_away_says_nothing_about_the_driver() -> None:
     for number in range(1, 40):
         waiting.store.fail_call(number, StoreUnreachable("the store is away"))
     assert (await waiting.over()).end is WaitEnd.ENDED
+
+
+async def test_a_driver_that_never_gave_a_sign_of_life_is_silent_too() -> None:
+    """Frozen before its first word: Ray calls the job RUNNING all the same."""
+    limits = QUICK.model_copy(update={"alive_check_s": 0.001, "silent_driver_timeout_s": 0.05})
+    assert (await Waiting(FakeAsyncJobs(["RUNNING"]), limits=limits).over()).end is WaitEnd.SILENT_DRIVER
