@@ -40,7 +40,7 @@ class TrainingRequest:
     """Interpreter of the driver on the cluster."""
     require_new_checkpoint: bool = False
     timeout_s: float | None = None
-    """Seconds from the first try's start to the absolute deadline; None: no deadline."""
+    """Seconds from an attempt's claim to its absolute deadline; None: no deadline."""
 
     @property
     def spec_digest(self) -> str:

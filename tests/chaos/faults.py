@@ -46,7 +46,7 @@ class Struck:
 
     what: str
     """What was there to strike: pids, or the service."""
-    recover: Callable[[], None] = lambda: None
+    recover: Callable[[], None] | None = None
 
 
 class NothingToStrike(AssertionError):
@@ -87,9 +87,10 @@ def freeze(target: Target, run: TrainingRun) -> Struck:
 
 
 def away(struck: Struck) -> None:
-    """Wait as long as an outage lasts, then let the part come back."""
-    time.sleep(DOWN_S)
-    struck.recover()
+    """Wait as long as an outage lasts, then let the part come back. A killed process has nobody who starts it again."""
+    if struck.recover is not None:
+        time.sleep(DOWN_S)
+        struck.recover()
 
 
 def _kill_service(service: Service) -> Struck:

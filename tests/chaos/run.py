@@ -110,7 +110,7 @@ class ChaosRun:
                 wait_until(lambda: self.run.task()["try_number"] > 1, timeout_s=LIMIT_S, what="the next try")
                 wait_until(lambda: len(self.run.lineage().tries) > 1, timeout_s=LIMIT_S, what="its owner record")
         finally:
-            struck.recover()
+            _thaw(struck)
 
     def _report(self, weights: dict[str, Any], began: float) -> Report:
         task = self.airflow.wait_for_task(*self.run.key, timeout_s=LIMIT_S)
@@ -157,7 +157,7 @@ class ChaosRun:
     def _put_right(self) -> None:
         """Whatever happened, the next run finds every service up and every gate open."""
         if self._struck is not None and self.pair.is_freeze:
-            self._struck.recover()
+            _thaw(self._struck)
         for gate in self.stack.gates.values():
             gate.release_all()
             gate.on_answer = None
@@ -165,6 +165,11 @@ class ChaosRun:
             if not service.is_alive():
                 service.start()
         self.stack.airflow.wait_until_healthy()
+
+
+def _thaw(struck: Struck) -> None:
+    if struck.recover is not None:
+        struck.recover()
 
 
 def _rank(ref: str) -> tuple[int, int]:
