@@ -87,3 +87,23 @@ def chosen(*, count: int | None, seed: int) -> list[Pair]:
     found = pairs()
     random.Random(seed).shuffle(found)
     return found if count is None else found[:count]
+
+
+def markdown() -> str:
+    """The product as a table for docs/chaos.md: `run`, or why not."""
+    points = list(Point)
+    reasons: list[str] = []
+    lines = [f"| | {' | '.join(point.value for point in points)} |", f"|---|{'---|' * len(points)}"]
+    for target in Target:
+        cells = []
+        for point in points:
+            pair = Pair(target, point)
+            reason = reason_against(pair)
+            if reason is not None and reason not in reasons:
+                reasons.append(reason)
+            ways = [] if reason else ["kill"]
+            ways += ["freeze"] if Pair(target, point, is_freeze=True) in FREEZES else []
+            cells.append(", ".join(ways) or f"({reasons.index(reason or '') + 1})")
+        lines.append(f"| {target.value} | {' | '.join(cells)} |")
+    notes = [f"{number}. {reason}." for number, reason in enumerate(reasons, 1)]
+    return "\n".join([*lines, "", *notes])

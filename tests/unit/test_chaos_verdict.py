@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from tests.chaos.faults import Target
 from tests.chaos.observer import Event
 from tests.chaos.points import Point
-from tests.chaos.table import FIXED, FREEZES, Pair, pairs, reason_against
+from tests.chaos.table import FIXED, FREEZES, Pair, markdown, pairs, reason_against
 from tests.chaos.verdict import Ended, judge
 
 ONE, TWO = (1, 1), (1, 2)
@@ -87,3 +88,8 @@ def test_every_pair_is_run_or_has_its_reason() -> None:
             pair = Pair(target, point)
             assert (pair in pairs()) is (reason_against(pair) is None)
     assert set(FREEZES) <= set(pairs())
+
+
+def test_the_page_shows_the_table_as_it_is() -> None:
+    page = Path(__file__).parents[2] / "docs" / "chaos.md"
+    assert markdown() in page.read_text()
