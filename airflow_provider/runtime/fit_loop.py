@@ -41,7 +41,12 @@ class FitLoop:
 
     def __post_init__(self) -> None:
         """The watch on the checkpoints it restores lasts for all fits."""
-        self.poison = PoisonWatch(self.store, self.spec, has_own_manifest=lambda: self.training.has_own_manifest)
+        self.poison = PoisonWatch(
+            self.store,
+            self.spec,
+            has_own_manifest=lambda: self.training.has_own_manifest,
+            ray_version=self.ray_version,
+        )
 
     def run(self) -> Failure | None:
         """Fit until done. None is success, a failure is final for this job."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,11 +10,16 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure
 from airflow_provider.core.fit_rules import decide_poison
 from airflow_provider.core.job import JobSpec
-from airflow_provider.core.manifest import parse_manifest
+from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
 from airflow_provider.core.records import QuarantineRecord
+from airflow_provider.core.restore import registration_order
+from airflow_provider.runtime.restoring import read_attempts
 from airflow_provider.runtime.scribe import utc_now
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import STORE_PATIENCE_S, ExperimentStore, patiently
+
+_POISON = "poison: "
+"""How the reason of such a quarantine begins."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +34,12 @@ class _Suspect:
 class PoisonWatch:
     """Carries out `decide_poison` over the fits of one job."""
 
-    def __init__(self, store: ExperimentStore, spec: JobSpec, *, has_own_manifest: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: ExperimentStore, spec: JobSpec, *, has_own_manifest: Callable[[], bool], ray_version: str
+    ) -> None:
         """Suspects nothing yet."""
         self.store, self.spec, self._has_own_manifest = store, spec, has_own_manifest
+        self._ray_version = ray_version
         self.reason = ""
         """Why the last decision was as it was."""
         self._suspect: _Suspect | None = None
@@ -57,7 +65,14 @@ class PoisonWatch:
         if verdict.action != "quarantine" or latest is None or body is None:
             return False
         self._suspect = _Suspect(latest.name, failure, body)
-        self._write(self._suspect, why=f"poison: {failure.reason}", released_by=None)
+        self._write(
+            QuarantineRecord(
+                checkpoint=latest.name,
+                reason=f"{_POISON}{failure.reason}",
+                attempt=self.spec.ref.attempt,
+                created_at=utc_now(),
+            )
+        )
         say(f"checkpoint {latest.name} is in quarantine: {verdict.reason}")
         return True
 
@@ -72,21 +87,39 @@ class PoisonWatch:
         suspect, self._suspect = self._suspect, None
         if suspect is None:
             return
+        # A driver that died before it could judge left its suspect in quarantine: the same error clears that one, too.
+        records = patiently(self._suspects, for_s=STORE_PATIENCE_S)
         if is_listed_again:
+            body = patiently(partial(self._listed_again, suspect, records), for_s=STORE_PATIENCE_S)
             for key in self._manifest_keys():
-                patiently(partial(self.store.write, key, suspect.manifest), for_s=STORE_PATIENCE_S)
-        self._write(suspect, why=f"{suspect.failure.reason}; released: {why}", released_by=str(self.spec.ref))
-        say(f"checkpoint {suspect.checkpoint} is released from quarantine: {why}")
+                patiently(partial(self.store.write, key, body), for_s=STORE_PATIENCE_S)
+        for record in records:
+            released = record.model_copy(
+                update={"reason": f"{record.reason}; released: {why}", "released_by": str(self.spec.ref)}
+            )
+            self._write(released)
+            say(f"checkpoint {record.checkpoint} is released from quarantine: {why}")
 
-    def _write(self, suspect: _Suspect, *, why: str, released_by: str | None) -> None:
-        record = QuarantineRecord(
-            checkpoint=suspect.checkpoint,
-            reason=why,
-            attempt=self.spec.ref.attempt,
-            created_at=utc_now(),
-            released_by=released_by,
-        )
-        key = layout.quarantine(self.spec.ref.generation, suspect.checkpoint)
+    def _listed_again(self, suspect: _Suspect, released: Sequence[QuarantineRecord]) -> bytes:
+        """The manifest from before the quarantine, with the suspects of dead drivers that descend from this one behind it."""
+        names = {record.checkpoint for record in released} - {suspect.checkpoint}
+        if not names:
+            return suspect.manifest
+        attempts = read_attempts(self.store, self.spec.ref, say=say)
+        children = {e.parent: e for a in attempts for e in a.checkpoints.recorded if e.checkpoint in names}
+        entries = registration_order(parse_manifest(suspect.manifest, key="manifest"))
+        while (child := children.pop(entries[-1].name, None)) is not None:
+            entries.append(ManifestEntry(child.checkpoint, dict(child.metrics)))
+        manifest = Manifest(tuple(entries), entries[-1], tuple(range(len(entries))))
+        return manifest.body(ray_version=self._ray_version)
+
+    def _suspects(self) -> list[QuarantineRecord]:
+        folder = f"{layout.generation(self.spec.ref.generation)}/quarantine"
+        found = (self.store.read_record(QuarantineRecord, f"{folder}/{name}") for name in self.store.names(folder))
+        return [r for r in found if r is not None and r.released_by is None and r.reason.startswith(_POISON)]
+
+    def _write(self, record: QuarantineRecord) -> None:
+        key = layout.quarantine(self.spec.ref.generation, record.checkpoint)
         patiently(lambda: self.store.write_record(key, record), for_s=STORE_PATIENCE_S)
 
     def _manifest_keys(self) -> tuple[str, ...]:

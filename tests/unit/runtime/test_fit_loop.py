@@ -284,3 +284,24 @@ def test_restored_checkpoint_of_an_earlier_attempt_can_be_poisonous(world: World
     assert loop.run() is None
     assert ray.starts == ["attempts/000001/checkpoint_1", "attempts/000001/checkpoint_0"]
     assert quarantine(world, 1).attempt == 2
+
+
+def test_a_suspect_that_a_dead_driver_left_is_released_with_the_next(world: World) -> None:
+    """The driver died between quarantine and judgement: its suspect must not stay passed over for an error of the code."""
+
+    def dies(ray: FakeRay) -> None:
+        raise SystemExit
+
+    first, _ = world.attempt(1, repeats(0, 1, 2), dies)
+    with pytest.raises(SystemExit):
+        first.run()
+    assert quarantine(world, 2).released_by is None
+    second, ray = world.attempt(2, repeats(), repeats())
+    failure = second.run()
+    assert failure is not None
+    assert failure.kind is FailureKind.USER
+    assert ray.starts == ["attempts/000001/checkpoint_1", "attempts/000001/checkpoint_0"]
+    assert [quarantine(world, epoch).released_by for epoch in (1, 2)] == ["g1/a2", "g1/a2"]
+    third, ray = world.attempt(3, ends())
+    assert third.run() is None
+    assert ray.starts == ["attempts/000001/checkpoint_2"]
