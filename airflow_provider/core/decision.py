@@ -178,12 +178,27 @@ def detect_clear(me: TryFacts, acting: OwnerRecord, *, on_clear: OnClear) -> Cle
         return Clear(is_clear=True, why="the DAG run was created again")
     if acting.max_tries != me.max_tries:
         return Clear(is_clear=True, why=f"max_tries went from {acting.max_tries} to {me.max_tries}")
-    if me.try_number <= acting.try_number:
+    if me.try_number <= acting.try_number:  # a lower one is a replaced process, see `replaced_by`
         return Clear(is_clear=True, why=f"try_number {me.try_number} is not above {acting.try_number}")
     if acting.clear_number != me.clear_number and on_clear == "fresh":
         why = f"clear_number went from {acting.clear_number} to {me.clear_number}"
         return Clear(is_clear=True, why=why)
     return Clear(is_clear=False)
+
+
+def replaced_by(me: TryFacts, acting: OwnerRecord) -> Failure | None:
+    """Why this process can't be the one that Airflow believes in, or None: a later try of the same run acted already.
+
+    Within one DAG run no clear lowers `try_number`: Airflow only counts it up. What may look so is a task instance that a
+    person deleted and Airflow made anew; a clear of it raises `clear_number` or `max_tries`, and then it is one.
+    """
+    if acting.k in me.own_ks or acting.dag_run_identity != me.dag_run_identity or acting.max_tries != me.max_tries:
+        return None
+    if me.try_number >= acting.try_number or me.clear_number > acting.clear_number:
+        return None
+    numbers = f"owner {acting.k} is try {acting.try_number}, this is try {me.try_number}"
+    reason = f"a newer try acted on the experiment ({numbers}, both with max_tries {me.max_tries})"
+    return Failure(kind=FailureKind.SUPERSEDED, reason=reason)
 
 
 def decide_submission(
@@ -199,6 +214,9 @@ def decide_submission(
     if newest is None:
         return Start(AttemptRef(generation=1, attempt=1), "no attempt yet: starting g1/a1")
     ref, job_id = newest.claim.ref, newest.claim.submission_id
+    replaced = replaced_by(me, newest.acting_owner)
+    if replaced is not None:
+        return Refuse(replaced.model_copy(update={"reason": f"{ref}: {replaced.reason}"}))
     outcome, collected = newest.final_outcome, newest.collected
     is_success = outcome is not None and outcome.state is OutcomeState.SUCCESS
     accepted = collected.accepted if collected else None

@@ -121,6 +121,12 @@ class TrainingTry(Ownership):
         """Where nothing could be decided for the cluster's silence, what it refused us says more than "no answer"."""
         if self._refused is not None and decision.failure.kind is FailureKind.NETWORK:
             return self._refused
+        if decision.failure.kind is FailureKind.SUPERSEDED:
+            return Superseded(
+                "Airflow has replaced this process",
+                known=decision.failure.reason,
+                change="nothing, unless the task instance was deleted and made anew: clear it then",
+            )
         return RayJobFailed(decision.failure.reason, failure=decision.failure)
 
     def decide(self, newest: AttemptFacts | None) -> Decision:

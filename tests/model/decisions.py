@@ -88,6 +88,7 @@ def decide(me: Counters, newest: Facts | None, on_clear: str) -> Answer:
     )
     kind = type(decision).__name__
     if isinstance(decision, core.Refuse):
+        kind = "Superseded" if decision.failure.kind is FailureKind.SUPERSEDED else kind
         return Answer(kind, None, decision.failure.is_retryable, decision.failure.reason)
     target = decision.next_ref if isinstance(decision, core.StopThenRestore) else decision.ref
     return Answer(kind, target.rank, False, decision.reason)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED
-from tests.model.findings import LATE_ACCEPT, SECOND_RUN, STALE_CLAIM
+from tests.model.findings import LATE_ACCEPT, SECOND_RUN
 from tests.model.restore import Files, Left, resolve_point
 from tests.model.rules import Move, World
 from tests.model.state import (
@@ -18,7 +18,6 @@ from tests.model.state import (
     NOBODY,
     PER_ATTEMPT,
     SCRATCH,
-    Attempt,
     State,
     checkpoint_name,
     final_stop,
@@ -195,15 +194,9 @@ def wrong_restore(s: State, d: int, chosen: int, w: World) -> str:
     for i, o in enumerate(s.attempts):
         is_asked = a.cleared if o.generation == a.generation else first.cleared
         if o.rank < a.rank and o.is_success and not is_asked:
-            return _trained_again(s, i, a, by_replaced=a.by_replaced or first.by_replaced)
+            is_late = o.accepted and o.generation == a.generation
+            return LATE_ACCEPT if is_late else "G9 a finished training is trained again without a clear"
     return ""
-
-
-def _trained_again(s: State, finished: int, a: Attempt, *, by_replaced: bool) -> str:
-    o = s.attempts[finished]
-    if o.accepted and o.generation == a.generation:
-        return LATE_ACCEPT
-    return STALE_CLAIM if by_replaced else "G9 a finished training is trained again without a clear"
 
 
 def write_manifest(s: State, d: int, w: World) -> Iterator[Move]:

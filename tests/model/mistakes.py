@@ -114,6 +114,12 @@ _ALL = [
         "G4 a process that Airflow replaced",
     ),
     Mistake(
+        "a lower try number is a clear",
+        "a replaced try takes the newer one's work for a clear",
+        "stale events",
+        "G9 a finished training is trained again",
+    ),
+    Mistake(
         "records read before the job",
         "a try reads an attempt's records first and asks for its job afterwards",
         "unseen clears",

@@ -79,8 +79,6 @@ class Attempt(NamedTuple):
     session: int
     cleared: int = 0
     """The truth: whether its claim answers a clear."""
-    by_replaced: bool = False
-    """The truth: Airflow had replaced the claiming try already."""
     stops: frozenset[int] = frozenset()
     alive: int = NOBODY
     """Which driver's run uid `alive.json` carries."""

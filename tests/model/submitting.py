@@ -32,8 +32,7 @@ def claim(s: State, t: int, w: World) -> Iterator[Move]:
         return
     if len(s.attempts) >= w.bounds.attempts:
         return
-    truth = {"cleared": int(x.cleared > 0), "by_replaced": t != s.current}
-    made = Attempt(generation, number, x.k, s.session, early=x.read, **truth)
+    made = Attempt(generation, number, x.k, s.session, early=x.read, cleared=int(x.cleared > 0))
     s2 = s._replace(attempts=(*s.attempts, made))
     if x.cleared and s.clear:
         s2 = s2._replace(clear=0, cleared_accepted=False)

@@ -239,11 +239,14 @@ def _decide(s: State, t: int, w: World, text: str) -> Iterator[Move]:
     a = s.attempts[x.attempt]
     _, (sight, session), found, (acting_k, has_final) = x.read
     acting = s.owners[acting_k - 1]
+    # Equal numbers are a clear: so this is the rule as it was.
+    is_old_rule = w.mistake == "a lower try number is a clear"
+    acting_number = min(acting.number, x.number) if is_old_rule else acting.number
     facts = Facts(
         generation=a.generation,
         number=a.number,
         session=a.session,
-        acting=Counters(_identity(acting.identity, w), acting.number, acting.max_tries, acting.clear_number),
+        acting=Counters(_identity(acting.identity, w), acting_number, acting.max_tries, acting.clear_number),
         is_own=acting_k in x.own_ks,
         has_stops=found.has_stops,
         has_final=has_final,
@@ -275,7 +278,9 @@ def _act(s: State, t: int, w: World, answer: Answer) -> Iterator[Move]:
     x = s.tries[t]
     early = x.read[0] if w.mistake == "manifest before the claim" and x.read else ()
     text = f"{name(t)}: decides {answer.kind}: {answer.reason}"
-    if answer.kind == "Refuse":
+    if answer.kind == "Superseded":
+        yield superseded(s, t, f"decides: {answer.reason}")
+    elif answer.kind == "Refuse":
         yield Move(text, end_try(s, t, "retry" if answer.is_retryable else "final"), _wrong_refusal(s, t, answer))
     elif answer.kind in ("Start", "Restore"):
         done = put_try(s, t, pc="claim", target=answer.target, read=early, attempt=NOBODY)

@@ -27,7 +27,9 @@ from airflow_provider.core.decision import (
     TryFacts,
     decide_submission,
     detect_clear,
+    replaced_by,
 )
+from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.records import AttemptRef, OutcomeState
 from tests.support.records import alive, attempt_facts, claim, collected, gone, outcome, owner, ref, seen, try_facts
@@ -94,6 +96,10 @@ def test_the_rules_hold_for_any_facts(me: TryFacts, newest: AttemptFacts, on_cle
     is_clear = detect_clear(me, newest.acting_owner, on_clear=on_clear).is_clear
     is_live = isinstance(newest.job, JobSeen) and not newest.job.status.is_terminal
     assert isinstance(decision, get_args(Decision))
+    if replaced_by(me, newest.acting_owner) is not None:
+        assert isinstance(decision, Refuse)
+        assert decision.failure.kind is FailureKind.SUPERSEDED
+        return
     target = next_ref(decision)
     if target is not None:
         assert target.rank > newest.claim.ref.rank
@@ -141,7 +147,7 @@ def test_every_reason_is_a_sentence_that_names_an_attempt_or_a_job(
 def test_a_success_is_never_trained_again_without_a_clear(me: TryFacts, newest: AttemptFacts, on_clear: Any) -> None:
     decision = decide_submission(me, newest, on_clear=on_clear)
     done = newest.final_outcome
-    if done is None or done.state is not OutcomeState.SUCCESS:
+    if done is None or done.state is not OutcomeState.SUCCESS or replaced_by(me, newest.acting_owner) is not None:
         return
     if newest.collected is None or newest.collected.accepted is None:
         assert isinstance(decision, Collect)
