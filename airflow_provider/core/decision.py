@@ -96,6 +96,7 @@ class Start:
 
     ref: AttemptRef
     reason: str
+    answers_clear: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Restore:
 
     ref: AttemptRef
     reason: str
+    answers_clear: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class StopThenRestore:
     submission_id: str
     next_ref: AttemptRef
     reason: str
+    answers_clear: bool = False
 
 
 @dataclass(frozen=True)
@@ -258,8 +261,8 @@ def _after_clear(newest: AttemptFacts, *, why: str, on_clear: OnClear, was_accep
         )
     if isinstance(newest.job, JobSeen) and not newest.job.status.is_terminal:
         reason = f"{reason}; {ref} is {newest.job.status.value} and is stopped first"
-        return StopThenRestore(ref, newest.claim.submission_id, target, reason)
-    return Start(target, reason) if is_fresh else Restore(target, reason)
+        return StopThenRestore(ref, newest.claim.submission_id, target, reason, answers_clear=True)
+    return Start(target, reason, answers_clear=True) if is_fresh else Restore(target, reason, answers_clear=True)
 
 
 def _by_job_status(newest: AttemptFacts, status: JobStatus) -> Decision:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from typing_extensions import Self
 
 from airflow_provider.core.errors import RecordUnreadable
@@ -123,6 +123,13 @@ class RestorePolicy(BaseModel):
     on_corrupt: Literal["rollback", "fail"] = "rollback"
 
 
+def _known_fields(value: object) -> object:
+    """A stored policy may have a newer release's fields, which readers ignore; a DAG's may not, it could be a typo."""
+    if not isinstance(value, dict):
+        return value
+    return {name: part for name, part in value.items() if name in RestorePolicy.model_fields}
+
+
 class ClaimRecord(Record):
     """`claim.json`: the right to commit as attempt (generation, attempt), written before the POST."""
 
@@ -137,7 +144,12 @@ class ClaimRecord(Record):
     try_number: Number
     intent: Shown
     """`start`, `restore`, ... with the decision's reason."""
-    restore_policy: RestorePolicy = RestorePolicy()
+    restore_policy: Annotated[RestorePolicy, BeforeValidator(_known_fields)] = RestorePolicy()
+    answers_clear: bool | None = None
+    """Whether a person's clear asked for this attempt, so that an accepted success before it is trained on from.
+
+    None in claims of older releases, which did not say.
+    """
     checkpoint_seen: CheckpointName | None = None
     """Newest usable checkpoint the Airflow side saw before claiming; the driver resolves again after it."""
     spec_digest: Id

@@ -208,9 +208,9 @@ class TrainingTry(Ownership):
             case StopThenRestore():
                 if not self._stop(decision):
                     return None
-                return self._claim_and_submit(decision.next_ref, reason=decision.reason)
+                return self._claim_and_submit(decision.next_ref, decision)
             case Start() | Restore():
-                return self._claim_and_submit(decision.ref, reason=decision.reason)
+                return self._claim_and_submit(decision.ref, decision)
         raise AssertionError(decision)
 
     def _submitted(self, decision: Attach, claim: ClaimRecord | None) -> Submitted:
@@ -254,7 +254,7 @@ class TrainingTry(Ownership):
             waited += 1.0
         self.log(f"job {job_id} did not end within {STOP_WAIT_S:.0f} s; the next claim fences it")
 
-    def _claim_and_submit(self, ref: AttemptRef, *, reason: str) -> Submitted | None:
+    def _claim_and_submit(self, ref: AttemptRef, decision: Start | Restore | StopThenRestore) -> Submitted | None:
         """Check the restore point before GPUs are taken, claim, submit; None after a lost race."""
         self._check_not_endless()
         point = scan_restore_point(self.records, ref=ref, policy=self.request.restore, newest=self._newest)
@@ -272,7 +272,8 @@ class TrainingTry(Ownership):
             address=str(self.client.address),
             session_name=self.client.version().session_name,
             try_number=self.facts.try_number,
-            intent=reason,
+            intent=decision.reason,
+            answers_clear=decision.answers_clear,
             restore_policy=self.request.restore,
             checkpoint_seen=point.candidate.name if point and point.candidate else None,
             spec_digest=self.request.spec_digest,
@@ -285,7 +286,7 @@ class TrainingTry(Ownership):
             self.is_owner()
             return None
         # Claiming counts as acting, so the own owner record needs no update here.
-        return self._submit(claim, reason=reason)
+        return self._submit(claim, reason=decision.reason)
 
     def _check_not_endless(self) -> None:
         """Raise where this owner has claimed attempt after attempt: going on would post jobs for ever."""

@@ -20,7 +20,14 @@ from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED, JobSpec, TrainingKind
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.records import AttemptRef, CollectedRecord, OutcomeRecord, OutcomeState, Phase
+from airflow_provider.core.records import (
+    AttemptRef,
+    ClaimRecord,
+    CollectedRecord,
+    OutcomeRecord,
+    OutcomeState,
+    Phase,
+)
 from airflow_provider.runtime.child import ChildContext
 from airflow_provider.runtime.claim_watch import ClaimWatch
 from airflow_provider.runtime.ending import Ending
@@ -126,14 +133,26 @@ class Driver:
         g, n = self.spec.ref.rank
         for earlier in range(n - 1, 0, -1):
             outcome = self.store.read_record(OutcomeRecord, layout.outcome(g, earlier))
-            if outcome is not None and outcome.state is OutcomeState.SUCCESS and not self._is_judged(earlier):
+            if outcome is not None and outcome.state is OutcomeState.SUCCESS and not self._is_trained_on(earlier):
                 return AttemptRef(generation=g, attempt=earlier), outcome
         return None
 
-    def _is_judged(self, attempt: int) -> bool:
-        """Whether Airflow accepted or refused that success already: then this attempt was asked to train on."""
+    def _is_trained_on(self, attempt: int) -> bool:
+        """Whether this attempt is to train on although that one succeeded.
+
+        A refused success always: giving it back would be refused again. An accepted one only for a person's clear, which
+        this claim or one since then answered; a claim without one was decided before the success was accepted.
+        """
         collected = self.store.read_record(CollectedRecord, layout.collected(self.spec.ref.generation, attempt))
-        return collected is not None and collected.accepted is not None
+        if collected is None or collected.accepted is None:
+            return False
+        return not collected.accepted or self._is_clear_since(attempt)
+
+    def _is_clear_since(self, attempt: int) -> bool:
+        """A claim that doesn't say (of an older release) counts as one that answers a clear, as it did then."""
+        g, n = self.spec.ref.rank
+        claims = (self.store.read_record(ClaimRecord, layout.claim(g, later)) for later in range(n, attempt, -1))
+        return any(claim is not None and claim.answers_clear is not False for claim in claims)
 
     def _train(self) -> int:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.model.findings import EARLY_MARK, FOREIGN_FINAL, LATE_ACCEPT, RACED_OWN, SECOND_RUN
+from tests.model.findings import EARLY_MARK, FOREIGN_FINAL, RACED_OWN, SECOND_RUN
 from tests.model.rules import Bounds
 
 
@@ -84,6 +84,20 @@ _ALL = [
         larger={"kills": True, "drivers": 3},
     ),
     _configuration(
+        "restore clears",
+        "a clear with on_clear=restore of a finished training, whose own attempt dies on the way",
+        tries=3,
+        clears=1,
+        on_clear="restore",
+        attempts=3,
+        drivers=3,
+        faults=1,
+        kills=False,
+        kinds="crash",
+        at_least=1_000,
+        larger={"kills": True},
+    ),
+    _configuration(
         "made again",
         "the DAG run is deleted and created again",
         tries=2,
@@ -137,7 +151,6 @@ _ALL = [
         kinds="heartbeat moved",
         at_least=49_000,
         larger={"kinds": "heartbeat moved reply"},
-        finds=(LATE_ACCEPT,),
     ),
     _configuration(
         "retired",

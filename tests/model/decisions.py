@@ -65,6 +65,7 @@ class Answer(NamedTuple):
     target: tuple[int, int] | None
     is_retryable: bool
     reason: str
+    answers_clear: bool = False
 
 
 @cache
@@ -91,7 +92,8 @@ def decide(me: Counters, newest: Facts | None, on_clear: str) -> Answer:
         kind = "Superseded" if decision.failure.kind is FailureKind.SUPERSEDED else kind
         return Answer(kind, None, decision.failure.is_retryable, decision.failure.reason)
     target = decision.next_ref if isinstance(decision, core.StopThenRestore) else decision.ref
-    return Answer(kind, target.rank, False, decision.reason)
+    answers_clear = getattr(decision, "answers_clear", False)
+    return Answer(kind, target.rank, False, decision.reason, answers_clear)
 
 
 def _attempt(f: Facts) -> core.AttemptFacts:

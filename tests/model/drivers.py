@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED
-from tests.model.findings import LATE_ACCEPT, SECOND_RUN
+from tests.model.findings import SECOND_RUN
 from tests.model.restore import Files, Left, resolve_point
 from tests.model.rules import Move, World
 from tests.model.state import (
@@ -18,6 +18,7 @@ from tests.model.state import (
     NOBODY,
     PER_ATTEMPT,
     SCRATCH,
+    Attempt,
     State,
     checkpoint_name,
     final_stop,
@@ -119,14 +120,32 @@ def write_alive(s: State, d: int, w: World) -> Iterator[Move]:
     yield Move(f"{name(d)}: writes alive of {ref(s.attempts[x.attempt])}", written)
 
 
-def carry_over(s: State, d: int, _: World) -> Iterator[Move]:
-    """An earlier success of the generation that nobody has judged becomes this attempt's."""
+def carry_over(s: State, d: int, w: World) -> Iterator[Move]:
+    """An earlier success of the generation becomes this attempt's, an accepted one unless a clear asked for more."""
     a = s.attempts[s.drivers[d].attempt]
     earlier = [o for o in s.attempts if o.generation == a.generation and o.number < a.number]
-    if any(o.outcome == "success" and not o.accepted for o in earlier):
-        yield Move(f"{name(d)}: an earlier attempt had finished already", put_driver(s, d, pc="carry check"))
+    carried = next((o for o in earlier if o.outcome == "success" and not _is_trained_on(s, o, a, w)), None)
+    if carried is not None:
+        text = f"{name(d)}: an earlier attempt had finished already"
+        is_lost = carried.accepted and any(o.answers for o in _since(s, carried, a))
+        violation = "G9 a clear's training is given up for the result before it" if is_lost else ""
+        yield Move(text, put_driver(s, d, pc="carry check"), violation)
     else:
         yield Move(f"{name(d)}: no earlier success", put_driver(s, d, pc="read manifests"))
+
+
+def _since(s: State, earlier: Attempt, a: Attempt) -> list[Attempt]:
+    return [o for o in s.attempts if o.generation == a.generation and earlier.number < o.number <= a.number]
+
+
+def _is_trained_on(s: State, earlier: Attempt, a: Attempt, w: World) -> bool:
+    if not earlier.accepted:
+        return False
+    if w.mistake == "an accepted success is always trained on":
+        return True
+    if w.mistake == "only the own claim's clear counts":
+        return a.answers
+    return any(o.answers for o in _since(s, earlier, a))
 
 
 # --- restore -------------------------------------------------------------------------------------------------------------
@@ -192,10 +211,9 @@ def wrong_restore(s: State, d: int, chosen: int, w: World) -> str:
         return "G3 a broken checkpoint is restored"
     first = min((o for o in s.attempts if o.generation == a.generation), key=lambda o: o.number)
     for i, o in enumerate(s.attempts):
-        is_asked = a.cleared if o.generation == a.generation else first.cleared
+        is_asked = any(p.cleared for p in _since(s, o, a)) if o.generation == a.generation else first.cleared
         if o.rank < a.rank and o.is_success and not is_asked:
-            is_late = o.accepted and o.generation == a.generation
-            return LATE_ACCEPT if is_late else "G9 a finished training is trained again without a clear"
+            return "G9 a finished training is trained again without a clear"
     return ""
 
 

@@ -64,7 +64,7 @@ _ALL = [
         OLD_STOP,
         5,
     ),
-    Mistake("owners not read again before the POST", "no look between claim and POST", "overlap", "G4 an orphan", 6),
+    Mistake("owners not read again before the POST", "no look between claim and POST", "made again", "G4 an orphan", 6),
     Mistake("no final owner", "the listener only stops what it finds", "marks", "G4 an orphan", 7, HEARTBEAT),
     Mistake(
         "stops are not obeyed at the start",
@@ -118,6 +118,18 @@ _ALL = [
         "a replaced try takes the newer one's work for a clear",
         "stale events",
         "G9 a finished training is trained again",
+    ),
+    Mistake(
+        "an accepted success is always trained on",
+        "a driver does not ask whether its claim answers a clear",
+        "moved",
+        "G9 a finished training is trained again",
+    ),
+    Mistake(
+        "only the own claim's clear counts",
+        "a driver does not ask the claims between a success and its own whether they answer a clear",
+        "restore clears",
+        "G9 a clear's training",
     ),
     Mistake(
         "records read before the job",

@@ -41,6 +41,8 @@ class Try(NamedTuple):
     read: tuple[Any, ...] = ()
     """What the last single reads found."""
     target: tuple[int, int] | None = None
+    answers: bool = False
+    """Whether the attempt that it is about to claim answers a clear that it saw."""
     posts: int = 0
     claims: int = 0
     kill: str = ""
@@ -79,6 +81,8 @@ class Attempt(NamedTuple):
     session: int
     cleared: int = 0
     """The truth: whether its claim answers a clear."""
+    answers: bool = False
+    """What the claim says of that."""
     stops: frozenset[int] = frozenset()
     alive: int = NOBODY
     """Which driver's run uid `alive.json` carries."""

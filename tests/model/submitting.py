@@ -32,12 +32,20 @@ def claim(s: State, t: int, w: World) -> Iterator[Move]:
         return
     if len(s.attempts) >= w.bounds.attempts:
         return
-    made = Attempt(generation, number, x.k, s.session, early=x.read, cleared=int(x.cleared > 0))
+    made = Attempt(generation, number, x.k, s.session, early=x.read, cleared=int(x.cleared > 0), answers=x.answers)
     s2 = s._replace(attempts=(*s.attempts, made))
     if x.cleared and s.clear:
         s2 = s2._replace(clear=0, cleared_accepted=False)
     done = put_try(
-        s2, t, pc="check before POST", attempt=len(s.attempts), claims=x.claims + 1, read=(), target=None, posts=0
+        s2,
+        t,
+        pc="check before POST",
+        attempt=len(s.attempts),
+        claims=x.claims + 1,
+        read=(),
+        target=None,
+        answers=False,
+        posts=0,
     )
     violation = "liveness: a try claims more than two attempts" if x.claims >= 2 else ""
     yield Move(f"{name(t)}: claims g{generation}/a{number} as owner {x.k}", done, violation)

@@ -117,7 +117,7 @@ def looked(s: State, t: int, w: World, at: str, following: str, **changes: Any) 
 
 
 def decide_again(s: State, t: int, pc: str = "read claim") -> State:
-    return put_try(s, t, pc=pc, attempt=NOBODY, is_following=False, read=(), target=None, posts=0)
+    return put_try(s, t, pc=pc, attempt=NOBODY, is_following=False, read=(), target=None, answers=False, posts=0)
 
 
 # --- own ---------------------------------------------------------------------------------------------------------------
@@ -283,12 +283,13 @@ def _act(s: State, t: int, w: World, answer: Answer) -> Iterator[Move]:
     elif answer.kind == "Refuse":
         yield Move(text, end_try(s, t, "retry" if answer.is_retryable else "final"), _wrong_refusal(s, t, answer))
     elif answer.kind in ("Start", "Restore"):
-        done = put_try(s, t, pc="claim", target=answer.target, read=early, attempt=NOBODY)
+        done = put_try(s, t, pc="claim", target=answer.target, answers=answer.answers_clear, read=early, attempt=NOBODY)
         is_known = len(x.read) > 1 and x.read[2].is_accepted and s.attempts[x.attempt].is_success
         is_again = is_known and t == s.current and not x.cleared and not s.clear
         yield Move(text, done, "G9 decides to train an accepted success again without a clear" if is_again else "")
     elif answer.kind == "StopThenRestore":
-        yield Move(text, put_try(s, t, pc="stop: look", target=answer.target, read=early))
+        stopping = put_try(s, t, pc="stop: look", target=answer.target, answers=answer.answers_clear, read=early)
+        yield Move(text, stopping)
     else:
         following = {"Attach": "note attach", "Repost": "note repost"}.get(answer.kind, "note over")
         crosses = x.cleared == 1 and s.clear == 1 and not s.attempts[x.attempt].cleared and answer.kind == "Attach"

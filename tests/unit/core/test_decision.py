@@ -288,6 +288,13 @@ def test_an_attempt_that_this_very_try_acted_on_is_never_a_clear() -> None:
     assert detect_clear(me, owner(3, try_number=2), on_clear="fresh").is_clear
 
 
+@pytest.mark.parametrize("job", [None, seen("FAILED"), seen("RUNNING"), gone("new")])
+def test_without_a_clear_no_attempt_claims_to_answer_one(job: JobSight | None) -> None:
+    decision = decide(None if job is None else attempt_facts(job, stops=frozenset({1})))
+    assert isinstance(decision, (Start, Restore, StopThenRestore))
+    assert not decision.answers_clear
+
+
 REPLACED_JOBS: list[JobSight] = [seen("RUNNING"), seen("FAILED"), seen("SUCCEEDED"), gone(), SILENT]
 
 
@@ -344,6 +351,7 @@ def test_a_clear_after_success_is_fresh_and_after_refusal_restores(
         attempt_facts(seen("SUCCEEDED"), 2, 3, **success(accepted)), try_facts(max_tries=6), on_clear=on_clear
     )
     assert isinstance(decision, expected)
+    assert decision.answers_clear
     assert decision.ref == (ref(3, 1) if expected is Start else ref(2, 4))
     for part in ("cleared", "max_tries went from 3 to 6", f"on_clear={on_clear}", str(decision.ref)):
         assert part in decision.reason
@@ -366,6 +374,7 @@ def test_a_clear_stops_the_live_job_first(status: str, on_clear: Any, target: tu
     decision = decide(attempt_facts(seen(status)), me, on_clear=on_clear)
     assert isinstance(decision, StopThenRestore)
     assert (decision.ref, decision.submission_id, decision.next_ref) == (ref(1, 1), "raytrain-1-1", ref(*target))
+    assert decision.answers_clear
     assert f"g1/a1 is {status}" in decision.reason
 
 

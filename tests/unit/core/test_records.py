@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.failure import Failure, FailureKind
@@ -83,6 +84,16 @@ def test_what_is_written_is_read(record: Record) -> None:
 def test_fields_of_a_later_release_are_ignored(record: Record) -> None:
     data = json.loads(record.body()) | {"something_new": [1]}
     assert type(record).parse(json.dumps(data).encode(), key="k") == record
+
+
+def test_a_claims_policy_may_have_a_later_releases_fields_although_a_dag_may_not() -> None:
+    """An older worker must still read the claim that a newer one wrote, or it fails until it is upgraded."""
+    body = json.loads(claim(1, 1, restore_policy=RestorePolicy(mode="best", metric="loss")).body())
+    body["restore_policy"]["later"] = [1]
+    read = ClaimRecord.parse(json.dumps(body).encode(), key="k")
+    assert read.restore_policy == RestorePolicy(mode="best", metric="loss")
+    with pytest.raises(ValidationError):
+        RestorePolicy.model_validate({"mode": "best", "later": [1]})
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=by_class)
@@ -188,6 +199,9 @@ def test_old_records_without_later_fields_are_read() -> None:
     done = {"schema_version": 1, "state": "success", "finished_at": "2026-11-29T12:00:00Z"}
     assert OutcomeRecord.parse(json.dumps(done).encode(), key="k").restore_proven == "unknown"
     assert CollectedRecord(k=1, written_at=NOW).accepted is None
+    asked = json.loads(claim(1, 1).body())
+    del asked["answers_clear"]
+    assert ClaimRecord.parse(json.dumps(asked).encode(), key="k").answers_clear is None
 
 
 def test_the_job_spec_survives_its_package() -> None:

@@ -162,6 +162,18 @@ def test_after_a_clear_the_live_job_is_stopped_before_the_next_claim(bench: Benc
     ]
 
 
+@pytest.mark.parametrize("max_tries", [3, 6])
+def test_the_claim_says_whether_a_clear_asked_for_it(bench: Bench, max_tries: int) -> None:
+    """Its driver finds an accepted success of before only then to be trained on from."""
+    bench.own(1)
+    bench.claim(1)
+    bench.end("failed")
+    submitted(bench.new_try(2, max_tries=max_tries))
+    claim = bench.records.newest_claim()
+    assert claim is not None
+    assert (claim.ref, claim.answers_clear) == (ref(1, 2), max_tries == 6)
+
+
 def test_a_stopped_driver_gets_time_to_complete_its_records_but_not_for_ever(bench: Bench) -> None:
     bench.own(1)
     bench.claim(1)

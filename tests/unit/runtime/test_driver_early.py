@@ -17,6 +17,7 @@ from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSED
 from airflow_provider.core.records import (
     AliveRecord,
     AttemptRef,
+    ClaimRecord,
     CollectedRecord,
     OutcomeRecord,
     OutcomeState,
@@ -161,16 +162,44 @@ def test_a_terminated_driver_that_was_superseded_writes_nothing(tmp_path: Path) 
 # --- carried over ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accepted", [True, False, None, ...])
-def test_only_a_success_that_nobody_judged_is_carried_over(tmp_path: Path, accepted: Any) -> None:
-    """After a judged one Airflow asked for more training: giving the old result back would train nothing, for ever."""
+def answer(of: Driver, *, answers_clear: bool | None) -> None:
+    """The driver's claim says whether a clear asked for it; None as an older release wrote it."""
+    key = layout.claim(*of.spec.ref.rank)
+    found = of.store.read_record(ClaimRecord, key)
+    assert found is not None
+    of.store.write_record(key, found.model_copy(update={"answers_clear": answers_clear}))
+
+
+@pytest.mark.parametrize(
+    ("accepted", "answers_clear", "is_carried"),
+    [
+        (..., False, True),
+        (..., True, True),
+        (None, False, True),
+        (None, True, True),
+        (True, False, True),
+        (True, True, False),
+        (True, None, False),
+        (False, False, False),
+        (False, True, False),
+        (False, None, False),
+    ],
+)
+def test_a_success_is_carried_over_unless_a_person_or_a_refusal_asked_for_more(
+    tmp_path: Path, accepted: Any, answers_clear: bool | None, is_carried: bool
+) -> None:
+    """A claim may be older than the acceptance it finds: then nobody asked for more training than there was.
+
+    After a clear, or a refusal, giving the old result back would train nothing, for ever.
+    """
     one = driver(tmp_path, ends(0))
     one.run()
     if accepted is not ...:
         record = CollectedRecord(k=1, accepted=accepted, written_at=AT)
         one.store.write_record(layout.collected(1, 1), record)
     two = driver(tmp_path, ends(1), n=2)
-    if accepted in (True, False):
+    answer(two, answers_clear=answers_clear)
+    if not is_carried:
         assert two.run() == 0
         assert outcome(two).carried_from is None
         assert outcome(two).latest_checkpoint == "attempts/000002/checkpoint_1"
@@ -179,6 +208,25 @@ def test_only_a_success_that_nobody_judged_is_carried_over(tmp_path: Path, accep
         two.run()
     assert outcome(two).carried_from == AttemptRef(generation=1, attempt=1)
     assert not two.store.exists(layout.manifest(1, 2))
+
+
+@pytest.mark.parametrize("answers_clear", [True, False])
+def test_the_retry_of_an_attempt_that_answered_a_clear_trains_on_as_well(tmp_path: Path, answers_clear: bool) -> None:
+    """The clear's own attempt died on the way: the next one owes the same work, although no new clear asked for it."""
+    one = driver(tmp_path, ends(0))
+    one.run()
+    one.store.write_record(layout.collected(1, 1), CollectedRecord(k=1, accepted=True, written_at=AT))
+    two = driver(tmp_path, n=2)
+    answer(two, answers_clear=answers_clear)
+    three = driver(tmp_path, ends(1), n=3)
+    answer(three, answers_clear=False)
+    if answers_clear:
+        assert three.run() == 0
+        assert outcome(three).latest_checkpoint == "attempts/000003/checkpoint_1"
+        return
+    with pytest.raises(Left, match="0"):
+        three.run()
+    assert outcome(three).carried_from == AttemptRef(generation=1, attempt=1)
 
 
 # --- a second run ------------------------------------------------------------------------------------------------------
