@@ -34,24 +34,23 @@ class Ownership:
     _known: dict[int, OwnerRecord] = field(default_factory=dict)
     """Owner records that need not be read again: its own, and those it found before it owned. What an older owner does
     after that is no business of this try's."""
+    _seen: dict[int, OwnerRecord] = field(default_factory=dict)
+    """Owners after the own one: their counters never change, so they are read once."""
 
     def own(self) -> None:
         """Become the newest owner, then set the marker: a refusal means that Airflow has replaced this process.
 
-        Raises Superseded, or ForeignExperiment when the path belongs to another task instance.
+        Raises Superseded, or ForeignExperiment when the path belongs to another task instance. That the number after the
+        newest was free proves that no other owner came since.
         """
-        newest = self.records.newest_owner()
         for _ in range(MAX_LOST_RACES):
-            k = 1
+            k, newest = self._newest_before_own()
             if newest is not None:
-                k = newest[0] + 1
-                self._known[newest[0]] = newest[1]
-                self._check_experiment(newest[1])
-                self._check_final(newest[1])
+                self._known[k - 1] = newest
+                self._check_experiment(newest)
             record = self._owner_record(k)
             if self.records.try_create_owner(record):
                 break
-            newest = self.records.newest_owner()
         else:
             raise WriteConflict(f"No owner record could be created in {MAX_LOST_RACES} races", known=self.request.uri)
         if record.k == 1:
@@ -60,6 +59,27 @@ class Ownership:
         self._known[record.k] = record
         self.facts = replace(self.facts, own_ks=self.facts.own_ks | {record.k})
         self.confirm()
+
+    def _newest_before_own(self) -> tuple[int, OwnerRecord | None]:
+        """The number to own next and the owner before it, all owners since the own one checked.
+
+        Counters are compared with those only: of an owner before it, this try's decision says what it means.
+        """
+        if self.k == 0:
+            newest = self.records.newest_owner()
+            if newest is None:
+                return 1, None
+            self._check_final(newest[1])
+            return newest[0] + 1, newest[1]
+        newer = self._newer_owners()
+        self._check_finals(newer)
+        self._check_newer_try(newer)
+        last = max(newer, default=self.k)
+        return last + 1, newer.get(last)
+
+    def _newer_owners(self) -> dict[int, OwnerRecord]:
+        self._seen = self.records.owners_after(self.k, known=self._seen)
+        return self._seen
 
     def _check_store(self, first: OwnerRecord) -> None:
         """Once per experiment: claims exclude one another only on a store with conditional writes.
@@ -98,6 +118,20 @@ class Ownership:
         if owner.final and aimed == mine and owner.try_number >= self.facts.try_number:
             raise Superseded("The task was marked by hand and its training stopped for good", known=f"owner {owner.k}")
 
+    def _check_finals(self, owners: dict[int, OwnerRecord]) -> None:
+        for owner in owners.values():
+            self._check_final(owner)
+
+    def _check_newer_try(self, owners: dict[int, OwnerRecord]) -> None:
+        """The newest owner may be a thawed older try's, with a newer try's right before it: so all count."""
+        for owner in owners.values():
+            is_same_run = owner.dag_run_identity == self.facts.dag_run_identity
+            if is_same_run and owner.try_number > self.facts.try_number:
+                raise Superseded(
+                    "A newer try owns the experiment",
+                    known=f"owner {owner.k} is try {owner.try_number}, this is try {self.facts.try_number}",
+                )
+
     def _owner_record(self, k: int) -> OwnerRecord:
         key = self.request.key
         return OwnerRecord(
@@ -114,27 +148,23 @@ class Ownership:
         )
 
     def is_owner(self) -> bool:
-        """Whether this try is still the newest owner; owns again where the newer owner's try is not newer.
+        """Whether this try is still the newest owner; owns again where no owner since is of a newer try.
 
-        Returns False after owning again: facts read before are stale. Raises Superseded for a newer try. One store
-        call: numbers have no gaps, so a newer owner shows as number k + 1.
+        Returns False after owning again: facts read before are stale. Raises Superseded for a newer try, and for a final
+        stop that was aimed at this one. One store call where nobody came: numbers have no gaps, so a newer owner shows as
+        number k + 1.
         """
-        if self.records.owner(self.k + 1) is None:
+        following = self.records.owner(self.k + 1)
+        if following is None:
             return True
-        newest = self.records.newest_owner()
-        if newest is None:
-            raise Superseded("The experiment's owner records are gone", known=f"owner {self.k} existed before")
-        owner = newest[1]
-        if owner.final:
-            raise Superseded("The training was stopped for good", known=f"owner {owner.k} is final")
+        self._seen[self.k + 1] = following.record
+        newer = self._newer_owners()
+        if not newer:
+            raise Superseded("The experiment's owner records are gone", known=f"owner {self.k + 1} existed before")
+        self._check_finals(newer)
         self.confirm()
-        is_same_run = owner.dag_run_identity == self.facts.dag_run_identity
-        if is_same_run and owner.try_number > self.facts.try_number:
-            raise Superseded(
-                "A newer try owns the experiment",
-                known=f"owner {owner.k} is try {owner.try_number}, this is try {self.facts.try_number}",
-            )
-        self.log(f"owner {owner.k} came after {self.k} but is not a newer try: owning again")
+        self._check_newer_try(newer)
+        self.log(f"owner {max(newer)} came after {self.k} but is not a newer try: owning again")
         self.own()
         return False
 

@@ -101,6 +101,11 @@ class ExperimentRecords:
         """All owners by number, ascending. 1 call, and 1 for each owner."""
         return dict(sorted(self._owners_newest_first()))
 
+    def owners_after(self, k: int, *, known: Mapping[int, OwnerRecord] | None = None) -> dict[int, OwnerRecord]:
+        """The owners after number `k`, ascending. 1 call, and 1 for each that the caller does not give as `known`."""
+        since = ((number, owner) for number, owner in self._owners_newest_first(known or {}, after=k))
+        return dict(sorted(since))
+
     def owner_that_acted_on(self, claim: ClaimRecord) -> OwnerRecord | None:
         """The newest owner that claimed the attempt or attached to it; the one to compare a new try with.
 
@@ -174,9 +179,11 @@ class ExperimentRecords:
         return self.store.replace_if_match(key, record.body(), etag=etag)
 
     def _owners_newest_first(
-        self, known: Mapping[int, OwnerRecord] = MappingProxyType({})
+        self, known: Mapping[int, OwnerRecord] = MappingProxyType({}), *, after: int = 0
     ) -> Iterator[tuple[int, OwnerRecord]]:
         for k in reversed(self.owner_numbers()):
+            if k <= after:
+                return
             if k in known:
                 yield k, known[k]
                 continue

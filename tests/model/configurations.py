@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.model.findings import EARLY_MARK, FOREIGN_FINAL, RACED_OWN, SECOND_RUN
+from tests.model.findings import EARLY_MARK, SECOND_RUN
 from tests.model.rules import Bounds
 
 
@@ -130,7 +130,6 @@ _ALL = [
         kills=False,
         at_least=28_000,
         larger={"kills": True},
-        finds=(FOREIGN_FINAL,),
     ),
     _configuration(
         "timeouts",
@@ -204,7 +203,6 @@ _ALL = [
         faults=1,
         at_least=32_000,
         larger={"attempts": 3, "drivers": 3},
-        finds=(RACED_OWN,),
     ),
     _configuration(
         "early marks",

@@ -210,7 +210,7 @@ def wrong_restore(s: State, d: int, chosen: int, w: World) -> str:
     if chosen in s.corrupt:
         return "G3 a broken checkpoint is restored"
     first = min((o for o in s.attempts if o.generation == a.generation), key=lambda o: o.number)
-    for i, o in enumerate(s.attempts):
+    for o in s.attempts:
         is_asked = any(p.cleared for p in _since(s, o, a)) if o.generation == a.generation else first.cleared
         if o.rank < a.rank and o.is_success and not is_asked:
             return "G9 a finished training is trained again without a clear"

@@ -111,7 +111,19 @@ _ALL = [
         "owns again over a newer try",
         "a try that finds a newer owner owns again whatever its number",
         "stale events",
-        "G4 a process that Airflow replaced",
+        "G4 a process that Airflow replaced owns over a newer try",
+    ),
+    Mistake(
+        "only the newest owner is looked at",
+        "an older try's record hides a newer try's",
+        "stale events",
+        "G4 a process that Airflow replaced owns over a newer try",
+    ),
+    Mistake(
+        "any final owner ends a try",
+        "a try exits at a final stop that was aimed at an older one",
+        "marked and cleared",
+        "liveness: Airflow's current try gives up",
     ),
     Mistake(
         "a lower try number is a clear",

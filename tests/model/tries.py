@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tests.model.decisions import Answer, Counters, Facts, decide
-from tests.model.findings import FOREIGN_FINAL, RACED_OWN
 from tests.model.rules import Move, World
 from tests.model.state import (
     DEAD,
@@ -68,7 +67,6 @@ def superseded(s: State, t: int, text: str) -> Move:
     """The process exits without a trace. The try that Airflow believes in must not: its task would fail for good."""
     is_wrong = t == s.current and s.task == "running"
     violation = "liveness: Airflow's current try gives up as superseded" if is_wrong else ""
-    violation = FOREIGN_FINAL if violation and FOREIGN_FINAL in text else violation
     return Move(f"{name(t)}: {text}: exits, touches nothing", end_try(s, t, "superseded"), violation)
 
 
@@ -93,16 +91,25 @@ def look_at_owners(s: State, t: int, w: World) -> str:
     x = s.tries[t]
     if len(s.owners) == x.k:
         return "owner"
-    newest = s.owners[-1]
-    if newest.final and _is_final_for(newest, x):
+    if w.mistake == "any final owner ends a try" and s.owners[-1].final:
         return f"owner {len(s.owners)} is final"
-    if newest.final:
-        return FOREIGN_FINAL
+    final = next((k for k, o in enumerate(s.owners, 1) if k > x.k and _is_final_for(o, x)), 0)
+    if final:
+        return f"owner {final} is final"
     if not is_accepted(s, t):
         return "a newer owner, and the marker is refused"
-    if newest.identity == x.identity and newest.number > x.number and w.mistake != "owns again over a newer try":
-        return f"owner {len(s.owners)} is a newer try"
-    return "own"
+    return newer_try_since(s, x, w) or "own"
+
+
+def newer_try_since(s: State, x: Try, w: World) -> str:
+    """Whether an owner since the own one is a newer try's; the newest may be an older one's that thawed."""
+    if x.k == 0 or w.mistake == "owns again over a newer try":
+        return ""
+    since = range(x.k + 1, len(s.owners) + 1)
+    if w.mistake == "only the newest owner is looked at":
+        since = since[-1:]
+    newer = (k for k in since if s.owners[k - 1].identity == x.identity and s.owners[k - 1].number > x.number)
+    return next((f"owner {k} is a newer try" for k in newer), "")
 
 
 def looked(s: State, t: int, w: World, at: str, following: str, **changes: Any) -> Move:
@@ -133,8 +140,13 @@ def own(s: State, t: int, w: World) -> Iterator[Move]:
     x, k = s.tries[t], len(s.owners) + 1
     if k > MAX_OWNERS:
         return
-    if s.owners and _is_final_for(s.owners[-1], x):
-        yield superseded(s, t, f"owner {k - 1} is final")
+    since = s.owners[x.k :] if x.k else s.owners[-1:]
+    if any(_is_final_for(o, x) for o in since):
+        yield superseded(s, t, "an owner is final")
+        return
+    newer = newer_try_since(s, x, w)
+    if newer:
+        yield superseded(s, t, newer)
         return
     owner = Owner(x.identity, x.number, x.max_tries, x.clear_number, by=t)
     known = (*x.known, (k - 1, s.owners[-1].acted)) if s.owners else ()
@@ -147,7 +159,7 @@ def own(s: State, t: int, w: World) -> Iterator[Move]:
         known=known,
     )
     is_older = x.k > 0 and any(o.identity == x.identity and o.number > x.number for o in s.owners[x.k :])
-    violation = RACED_OWN if is_older and is_accepted(s, t) and not w.mistake else ""
+    violation = "G4 a process that Airflow replaced owns over a newer try" if is_older and is_accepted(s, t) else ""
     yield Move(f"{name(t)}: owns as owner {k}", done, violation)
     yield from away(s, t, w, written=done)
 

@@ -19,7 +19,7 @@ from airflow_provider.core.failure import FailureKind
 from airflow_provider.operators.training_try import MAX_ROUNDS, Over, Submitted, TrainingTry
 from tests.support.experiment import owner, ref, stop
 from tests.support.fake_jobs_client import job
-from tests.support.records import alive, collected
+from tests.support.records import alive
 from tests.support.training_try import Bench, job_id
 
 CLAIM_1 = "g000001/attempts/000001/claim.json"
@@ -195,6 +195,8 @@ def test_a_pending_job_is_not_waited_for(bench: Bench) -> None:
 
 
 def test_a_finished_attempt_is_published_again_without_a_post(bench: Bench) -> None:
+    from tests.support.experiment import collected
+
     bench.own(1)
     bench.claim(1)
     bench.end("success")
@@ -291,23 +293,6 @@ def test_an_owner_that_is_not_a_newer_try_is_owned_over_and_all_is_decided_again
     # The claim was its own already, so the same attempt is posted, once.
     assert result.ref == ref(1, 1)
     assert bench.client.posted == [job_id(1, 1)]
-
-
-def test_a_replaced_try_that_thaws_behind_a_newer_trys_work_touches_nothing(bench: Bench) -> None:
-    """Its marker was accepted before; it must not take the newer try's finished work for a clear."""
-    training_try = bench.new_try(1)
-    training_try.own()
-    bench.own(2, try_number=2)
-    bench.claim(1, k=2)
-    bench.end("success")
-    bench.store.put_raw("g000001/attempts/000001/collected.json", collected(True).body())
-    before = bench.written()
-    with pytest.raises(Superseded, match="owner 2 is try 2, this is try 1") as caught:
-        training_try.step()
-    assert caught.value.failure.kind is FailureKind.SUPERSEDED
-    assert bench.written() == before
-    assert bench.client.posted == []
-    assert bench.steps("stop") == []
 
 
 def test_another_identity_is_never_newer_once_the_marker_is_accepted(bench: Bench) -> None:
