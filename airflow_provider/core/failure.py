@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from airflow_provider.core.field_types import Shown
 from airflow_provider.core.strict_json import storable
@@ -90,7 +90,7 @@ class Failure(BaseModel):
     """Qualified name of the innermost exception, where there is one."""
     detail: Annotated[str, BeforeValidator(_cut)] = ""
     """Traceback or log tail; only the last 8,000 characters are kept."""
-    repeats: int = 1
+    repeats: int = Field(default=1, ge=1, le=999_999)
     """How often the same error came in a row from one checkpoint, without a commit in between."""
 
     @property

@@ -25,6 +25,7 @@ _REFIT = frozenset(
 )
 _MAX_REFITS_WITHOUT_COMMIT = 3
 _MIN_REPEATS = 2
+_MAX_SUSPECTED = 3
 _FRAME = re.compile(r'File "[^"]+", line \d+')
 _GUESSED_PROGRESS = ("epoch", "step", "global_step", "iteration", "training_iteration")
 
@@ -105,32 +106,55 @@ def decide_refit(
 
 
 @dataclass(frozen=True)
-class PoisonVerdict:
-    """What becomes of the checkpoint that a training keeps failing from, and why."""
+class Suspicion:
+    """A checkpoint that is set aside for an error, until it is known whether the checkpoint or the code is to blame."""
 
-    action: Literal["leave", "quarantine", "release"]
+    checkpoint: str
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class PoisonVerdict:
+    """What becomes of a checkpoint that a training keeps failing from, and why."""
+
+    action: Literal["leave", "suspect", "convict", "release"]
     reason: str
 
 
 def decide_poison(
-    failure: Failure, *, checkpoint: str | None, suspect: str | None, on_corrupt: Literal["rollback", "fail"]
+    failure: Failure,
+    *,
+    checkpoint: str | None,
+    suspicion: Suspicion | None,
+    has_progressed: bool,
+    num_suspected: int,
+    on_corrupt: Literal["rollback", "fail"],
 ) -> PoisonVerdict:
     """Is it the checkpoint or the code? A repeated error is tried once from the checkpoint before.
 
-    `checkpoint` is the newest committed one when the fit ended, `suspect` the one that is in quarantine for an earlier
-    error of this job. An error that comes from an older checkpoint too is the code's: the suspect is released, since nothing
-    is wrong with it, and the task fails as a user error.
+    `checkpoint` is the newest committed one when the fit ended; `has_progressed` says whether anything was committed since
+    `suspicion` arose, `num_suspected` how many this job has had. The same error without the suspect is the code's. Any
+    other failure after new commits convicts the suspect: training went past it only without it.
     """
-    if failure.kind is not FailureKind.USER or failure.repeats < _MIN_REPEATS:
+    is_repeated = failure.kind is FailureKind.USER and failure.repeats >= _MIN_REPEATS
+    if suspicion is not None:
+        is_same = _signature(failure) == _signature(suspicion.failure)
+        if is_repeated and (is_same or not has_progressed):
+            why = f"it fails without {suspicion.checkpoint} too: the code's error, not the checkpoint's"
+            return PoisonVerdict("release", why)
+        if has_progressed:
+            return PoisonVerdict("convict", f"training went on without {suspicion.checkpoint}")
+        return PoisonVerdict("leave", f"nothing is known yet about {suspicion.checkpoint}")
+    if not is_repeated:
         return PoisonVerdict("leave", "no error that repeats itself from one checkpoint")
-    if suspect is not None:
-        return PoisonVerdict("release", f"it fails without {suspect} too: the code's error, not the checkpoint's")
     if checkpoint is None:
         return PoisonVerdict("leave", "there is no checkpoint to blame")
     if on_corrupt == "fail":
         return PoisonVerdict("leave", f"{checkpoint} may be poisonous, but on_corrupt='fail' forbids to go back")
+    if num_suspected >= _MAX_SUSPECTED:
+        return PoisonVerdict("leave", f"{num_suspected} checkpoints of this job were suspected already")
     return PoisonVerdict(
-        "quarantine", f"{failure.repeats} times the same error from {checkpoint}: trying the one before it"
+        "suspect", f"{failure.repeats} times the same error from {checkpoint}: trying the one before it"
     )
 
 

@@ -328,4 +328,7 @@ class QuarantineRecord(Record):
     reason: Shown
     attempt: Number
     created_at: UtcTime
+    is_suspicion: bool = False
+    """Set aside by one attempt to find out whether the checkpoint or the code is to blame: it binds that attempt only, so
+    that a driver which dies before it knows passes nothing over."""
     released_by: Shown | None = None

@@ -12,7 +12,14 @@ from typing import Any
 
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.manifest import Manifest, ManifestEntry, finite
-from airflow_provider.core.records import AttemptRef, CheckpointEntry, CheckpointFile, RestorePolicy, SkippedCheckpoint
+from airflow_provider.core.records import (
+    AttemptRef,
+    CheckpointEntry,
+    CheckpointFile,
+    QuarantineRecord,
+    RestorePolicy,
+    SkippedCheckpoint,
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,27 @@ class RestorePoint:
     skipped: tuple[SkippedCheckpoint, ...] = ()
 
 
+@dataclass(frozen=True)
+class Quarantine:
+    """Checkpoints of a generation that quarantine records name, as they bind one attempt."""
+
+    banned: frozenset[str] = frozenset()
+    """Must not be restored."""
+    cleared: frozenset[str] = frozenset()
+    """Were suspected by an attempt that never proved it: as good as any, though that attempt's manifest left them out."""
+
+
+def quarantine_for(attempt: int | None, records: Iterable[QuarantineRecord]) -> Quarantine:
+    """Sort the records of a generation for an attempt; None: for nobody's restore, a suspicion counts for its attempt only."""
+    banned, cleared = set[str](), set[str]()
+    for record in records:
+        if record.released_by is None and (not record.is_suspicion or record.attempt == attempt):
+            banned.add(record.checkpoint)
+        elif record.is_suspicion:
+            cleared.add(record.checkpoint)
+    return Quarantine(frozenset(banned), frozenset(cleared))
+
+
 def newest_manifest(attempts: Sequence[AttemptCheckpoints]) -> AttemptCheckpoints | None:
     """The highest-ranked attempt that wrote a manifest."""
     with_manifest = [a for a in attempts if a.manifest is not None]
@@ -73,13 +101,16 @@ def registration_order(manifest: Manifest) -> list[ManifestEntry]:
 
 
 def candidates(
-    attempts: Sequence[AttemptCheckpoints], *, policy: RestorePolicy, quarantined: frozenset[str] = frozenset()
+    attempts: Sequence[AttemptCheckpoints], *, policy: RestorePolicy, quarantine: Quarantine = Quarantine()
 ) -> list[Candidate]:
-    """All committed checkpoints, best first under the policy: the newest manifest's, then retired ones."""
+    """All committed checkpoints, best first under the policy: the newest manifest's, then retired ones.
+
+    A cleared checkpoint that descends from the newest listed one is newer still: it was left out only while suspected.
+    """
     ranked = sorted(attempts, key=lambda a: a.ref.rank, reverse=True)
     expected = {e.checkpoint: e for a in sorted(attempts, key=lambda a: a.ref.rank) for e in a.recorded}
     newest = newest_manifest(attempts)
-    found: dict[str, Candidate] = {}
+    found = {c.name: c for c in _cleared(newest, expected, quarantine.cleared)}
     for attempt in ranked:
         listed = reversed(registration_order(attempt.manifest)) if attempt.manifest else ()
         for entry in listed:
@@ -87,8 +118,25 @@ def candidates(
         for record in sorted(attempt.recorded, key=lambda e: e.reported_at, reverse=True):
             name, files = record.checkpoint, record.files or None
             found.setdefault(name, Candidate(name, record.metrics, None, files, is_retired=newest is not None))
-    usable = [c for c in found.values() if c.name not in quarantined]
+    usable = [c for c in found.values() if c.name not in quarantine.banned]
     return _by_policy(usable, policy)
+
+
+def _cleared(
+    newest: AttemptCheckpoints | None, recorded: Mapping[str, CheckpointEntry], names: frozenset[str]
+) -> list[Candidate]:
+    """Newest first: each the child of the one before, up to the newest that a manifest lists."""
+    listed = registration_order(newest.manifest) if newest is not None and newest.manifest is not None else []
+    if not listed:
+        return []
+    known = {entry.name for entry in listed}
+    children = {e.parent: e for e in recorded.values() if e.checkpoint in names and e.checkpoint not in known}
+    found: list[Candidate] = []
+    parent = listed[-1].name
+    while (child := children.pop(parent, None)) is not None:
+        parent = child.checkpoint
+        found.insert(0, Candidate(parent, child.metrics, None, child.files or None))
+    return found
 
 
 def _candidate(

@@ -41,15 +41,16 @@ class FitLoop:
 
     def __post_init__(self) -> None:
         """The watch on the checkpoints it restores lasts for all fits."""
-        self.poison = PoisonWatch(
-            self.store,
-            self.spec,
-            has_own_manifest=lambda: self.training.has_own_manifest,
-            ray_version=self.ray_version,
-        )
+        self.poison = PoisonWatch(self.store, self.spec, has_own_manifest=lambda: self.training.has_own_manifest)
 
     def run(self) -> Failure | None:
         """Fit until done. None is success, a failure is final for this job."""
+        failure = self._fits()
+        self._leave_if_superseded()
+        self.poison.settle(is_success=failure is None)
+        return failure
+
+    def _fits(self) -> Failure | None:
         barren = fit = 0
         while True:
             fit += 1
@@ -58,16 +59,16 @@ class FitLoop:
             try:
                 error = self._fit(fit)
             except NoUsableCheckpoint:
-                if not self.poison.has_suspect:
+                if self.poison.failure is None:
                     raise
-                return self.poison.give_up("there is no other checkpoint to try")
+                return self.poison.failure  # there is no other checkpoint to try
             if error is None:
                 return None
             failure = failure_of(error)
             commits = self._own_commits() - before
             barren = 0 if commits > 0 else barren + 1
             self._leave_if_superseded()
-            if self.poison.goes_back(failure, commits=commits):
+            if self.poison.goes_back(failure):
                 self._note(failure, self.poison.reason, commits)
                 continue
             verdict = decide_refit(

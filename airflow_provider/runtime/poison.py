@@ -2,129 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure
-from airflow_provider.core.fit_rules import decide_poison
+from airflow_provider.core.fit_rules import PoisonVerdict, Suspicion, decide_poison
 from airflow_provider.core.job import JobSpec
-from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
+from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.records import QuarantineRecord
-from airflow_provider.core.restore import registration_order
-from airflow_provider.runtime.restoring import read_attempts
 from airflow_provider.runtime.scribe import utc_now
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import STORE_PATIENCE_S, ExperimentStore, patiently
 
-_POISON = "poison: "
-"""How the reason of such a quarantine begins."""
-
 
 @dataclass(frozen=True)
-class _Suspect:
-    """A checkpoint in quarantine for an error, and the manifest that still listed it."""
+class _Open:
+    """A suspicion that is not settled, with the manifest that still listed the checkpoint."""
 
-    checkpoint: str
-    failure: Failure
+    suspicion: Suspicion
     manifest: bytes
+
+    def has_progressed(self, now: Manifest | None) -> bool:
+        """Whether anything was committed since."""
+        before = parse_manifest(self.manifest, key="manifest").names
+        return now is not None and not set(now.names) <= set(before)
 
 
 class PoisonWatch:
-    """Carries out `decide_poison` over the fits of one job."""
+    """Carries out `decide_poison` over the fits of one job. What it leaves open lapses with its attempt."""
 
-    def __init__(
-        self, store: ExperimentStore, spec: JobSpec, *, has_own_manifest: Callable[[], bool], ray_version: str
-    ) -> None:
+    def __init__(self, store: ExperimentStore, spec: JobSpec, *, has_own_manifest: Callable[[], bool]) -> None:
         """Suspects nothing yet."""
         self.store, self.spec, self._has_own_manifest = store, spec, has_own_manifest
-        self._ray_version = ray_version
         self.reason = ""
         """Why the last decision was as it was."""
-        self._suspect: _Suspect | None = None
+        self._open: _Open | None = None
+        self._num_suspected = 0
 
     @property
-    def has_suspect(self) -> bool:
-        """Whether a checkpoint is in quarantine for an error of this job."""
-        return self._suspect is not None
+    def failure(self) -> Failure | None:
+        """The error for which a checkpoint is set aside now."""
+        return self._open.suspicion.failure if self._open else None
 
-    def goes_back(self, failure: Failure, *, commits: int) -> bool:
-        """Judge how a fit ended, which committed `commits` checkpoints; True: fit again, from the checkpoint before."""
-        body = self._read_manifest()
-        latest = parse_manifest(body, key="manifest").latest if body else None
-        verdict = decide_poison(
-            failure,
-            checkpoint=latest.name if latest else None,
-            suspect=self._suspect.checkpoint if self._suspect else None,
-            on_corrupt=self.spec.restore.on_corrupt,
-        )
+    def goes_back(self, failure: Failure) -> bool:
+        """Judge how a fit ended; True: fit again, from the checkpoint before."""
+        body, manifest = self._read_manifest()
+        verdict = self._judge(failure, manifest)
+        if verdict.action == "convict":
+            self.convict(verdict.reason)
+            verdict = self._judge(failure, manifest)
         self.reason = verdict.reason
         if verdict.action == "release":
-            self._release(verdict.reason, is_listed_again=commits == 0)
-        if verdict.action != "quarantine" or latest is None or body is None:
+            self.release(verdict.reason)
+        if verdict.action != "suspect" or manifest is None or manifest.latest is None or body is None:
             return False
-        self._suspect = _Suspect(latest.name, failure, body)
-        self._write(
-            QuarantineRecord(
-                checkpoint=latest.name,
-                reason=f"{_POISON}{failure.reason}",
-                attempt=self.spec.ref.attempt,
-                created_at=utc_now(),
-            )
-        )
-        say(f"checkpoint {latest.name} is in quarantine: {verdict.reason}")
+        self._open = _Open(Suspicion(manifest.latest.name, failure), body)
+        self._num_suspected += 1
+        self._write(self._open.suspicion, is_suspicion=True)
+        say(f"checkpoint {manifest.latest.name} is in quarantine: {verdict.reason}")
         return True
 
-    def give_up(self, why: str) -> Failure | None:
-        """Give the suspect back; its error is what the job ends with."""
-        failure = self._suspect.failure if self._suspect else None
-        self._release(why, is_listed_again=True)
-        return failure
+    def convict(self, why: str) -> None:
+        """Training went past the suspect only without it: nobody restores it any more."""
+        found, self._open = self._open, None
+        if found is not None:
+            self._write(found.suspicion, is_suspicion=False)
+            say(f"checkpoint {found.suspicion.checkpoint} stays in quarantine: {why}")
 
-    def _release(self, why: str, *, is_listed_again: bool) -> None:
-        """Where nothing was committed since, Ray's manifest lists the suspect again as the newest."""
-        suspect, self._suspect = self._suspect, None
-        if suspect is None:
+    def release(self, why: str) -> None:
+        """Give the suspect back. Where nothing was committed since, Ray's manifest lists it again as the newest."""
+        found, self._open = self._open, None
+        if found is None:
             return
-        # A driver that died before it could judge left its suspect in quarantine: the same error clears that one, too.
-        records = patiently(self._suspects, for_s=STORE_PATIENCE_S)
-        if is_listed_again:
-            body = patiently(partial(self._listed_again, suspect, records), for_s=STORE_PATIENCE_S)
+        if not found.has_progressed(self._read_manifest()[1]):
             for key in self._manifest_keys():
-                patiently(partial(self.store.write, key, body), for_s=STORE_PATIENCE_S)
-        for record in records:
-            released = record.model_copy(
-                update={"reason": f"{record.reason}; released: {why}", "released_by": str(self.spec.ref)}
-            )
-            self._write(released)
-            say(f"checkpoint {record.checkpoint} is released from quarantine: {why}")
+                patiently(partial(self.store.write, key, found.manifest), for_s=STORE_PATIENCE_S)
+        self._write(found.suspicion, is_suspicion=True, released_by=str(self.spec.ref))
+        say(f"checkpoint {found.suspicion.checkpoint} is released from quarantine: {why}")
 
-    def _listed_again(self, suspect: _Suspect, released: Sequence[QuarantineRecord]) -> bytes:
-        """The manifest from before the quarantine, with the suspects of dead drivers that descend from this one behind it."""
-        names = {record.checkpoint for record in released} - {suspect.checkpoint}
-        if not names:
-            return suspect.manifest
-        attempts = read_attempts(self.store, self.spec.ref, say=say)
-        children = {e.parent: e for a in attempts for e in a.checkpoints.recorded if e.checkpoint in names}
-        entries = registration_order(parse_manifest(suspect.manifest, key="manifest"))
-        while (child := children.pop(entries[-1].name, None)) is not None:
-            entries.append(ManifestEntry(child.checkpoint, dict(child.metrics)))
-        manifest = Manifest(tuple(entries), entries[-1], tuple(range(len(entries))))
-        return manifest.body(ray_version=self._ray_version)
+    def settle(self, *, is_success: bool) -> None:
+        """The job's fits are over: what is still open is decided by how."""
+        if is_success:
+            self.convict("training finished without it")
+        else:
+            self.release("the job ended before it was known to be to blame")
 
-    def _suspects(self) -> list[QuarantineRecord]:
-        folder = f"{layout.generation(self.spec.ref.generation)}/quarantine"
-        found = (self.store.read_record(QuarantineRecord, f"{folder}/{name}") for name in self.store.names(folder))
-        return [r for r in found if r is not None and r.released_by is None and r.reason.startswith(_POISON)]
+    def _judge(self, failure: Failure, manifest: Manifest | None) -> PoisonVerdict:
+        found = self._open
+        return decide_poison(
+            failure,
+            checkpoint=manifest.latest.name if manifest and manifest.latest else None,
+            suspicion=found.suspicion if found else None,
+            has_progressed=found is not None and found.has_progressed(manifest),
+            num_suspected=self._num_suspected,
+            on_corrupt=self.spec.restore.on_corrupt,
+        )
 
-    def _write(self, record: QuarantineRecord) -> None:
-        key = layout.quarantine(self.spec.ref.generation, record.checkpoint)
+    def _write(self, suspicion: Suspicion, *, is_suspicion: bool, released_by: str | None = None) -> None:
+        record = QuarantineRecord(
+            checkpoint=suspicion.checkpoint,
+            reason=f"poison: {suspicion.failure.reason}",
+            attempt=self.spec.ref.attempt,
+            created_at=utc_now(),
+            is_suspicion=is_suspicion,
+            released_by=released_by,
+        )
+        key = layout.quarantine(self.spec.ref.generation, suspicion.checkpoint)
         patiently(lambda: self.store.write_record(key, record), for_s=STORE_PATIENCE_S)
 
     def _manifest_keys(self) -> tuple[str, ...]:
         own = layout.manifest(*self.spec.ref.rank)
         return (own,) if self._has_own_manifest() else (own, layout.published_manifest(self.spec.ref.generation))
 
-    def _read_manifest(self) -> bytes | None:
-        return patiently(lambda: self.store.read(self._manifest_keys()[-1]), for_s=STORE_PATIENCE_S)
+    def _read_manifest(self) -> tuple[bytes | None, Manifest | None]:
+        body = patiently(lambda: self.store.read(self._manifest_keys()[-1]), for_s=STORE_PATIENCE_S)
+        return body, parse_manifest(body, key="manifest") if body else None

@@ -24,10 +24,12 @@ from airflow_provider.core.records import (
 from airflow_provider.core.restore import (
     AttemptCheckpoints,
     Candidate,
+    Quarantine,
     RestorePoint,
     Verdict,
     candidates,
     conclude,
+    quarantine_for,
     start_manifest,
     verify,
 )
@@ -138,11 +140,11 @@ def _recorded(store: ExperimentStore, g: int, n: int, *, say: Say) -> Iterable[C
         yield from segment.checkpoints if segment else ()
 
 
-def read_quarantine(store: ExperimentStore, generation: int) -> frozenset[str]:
-    """Checkpoints that must not be restored, by name relative to the generation's folder."""
-    folder = f"{layout.generation(generation)}/quarantine"
+def read_quarantine(store: ExperimentStore, ref: AttemptRef) -> Quarantine:
+    """What quarantine records mean for this attempt; names are relative to the generation's folder."""
+    folder = f"{layout.generation(ref.generation)}/quarantine"
     records = (store.read_record(QuarantineRecord, f"{folder}/{name}") for name in store.names(folder))
-    return frozenset(r.checkpoint for r in records if r is not None and r.released_by is None)
+    return quarantine_for(ref.attempt, (r for r in records if r is not None))
 
 
 def resolve(
@@ -150,17 +152,19 @@ def resolve(
 ) -> Resolved:
     """The newest (or best, or named) committed checkpoint whose files are there. Raises where going on would lose one."""
     known = [a.checkpoints for a in attempts]
-    quarantined = read_quarantine(store, ref.generation)
+    quarantine = read_quarantine(store, ref)
     names = {name for a in known for name in _names(a)}
     folders = {folder for a in attempts for folder in a.folders}
     on_disk = frozenset(names & (folders | _deeper(store, ref.generation, names)))
     # Retired and gone is what retention leaves behind: pruned, not corrupt.
     ranked = [
         c
-        for c in candidates(known, policy=policy, quarantined=quarantined)
+        for c in candidates(known, policy=policy, quarantine=quarantine)
         if not (c.is_retired and c.name not in on_disk)
     ]
     skipped: list[SkippedCheckpoint] = []
+    # Of a retired one a copy is restored: that is what was set aside.
+    ranked = [c for c in ranked if not (c.is_retired and _copy_name(ref, c) in quarantine.banned)]
     chosen, verdict = _first_usable(store, ref, ranked, skipped, policy=policy)
     is_rolled_back = chosen is not None and policy.on_corrupt == "rollback"
     for bad in skipped:
@@ -174,7 +178,7 @@ def resolve(
     committed = {_folder_of(n) for n in names}
     return Resolved(
         point=point,
-        manifest=start_manifest(known, point=point, on_disk=on_disk, quarantined=quarantined),
+        manifest=start_manifest(known, point=point, on_disk=on_disk, quarantined=quarantine.banned),
         uncommitted=tuple(sorted(f for f in folders if f not in committed and not _is_copy(f)))[:_MAX_NAMED],
     )
 
@@ -239,10 +243,14 @@ def _with_expected_etags(
     return [*store.with_etags(folder, first, limit=ETAGS_PER_CHECKPOINT), *rest]
 
 
+def _copy_name(ref: AttemptRef, candidate: Candidate) -> str:
+    return f"attempts/{ref.attempt:06d}/{_COPY}{candidate.name.replace('/', '~')}"
+
+
 def _copied(store: ExperimentStore, ref: AttemptRef, candidate: Candidate) -> tuple[Candidate, Verdict]:
     """A copy inside the own attempt: an older driver, frozen between its check and its delete, can't reach it."""
     generation = layout.generation(ref.generation)
-    target = f"attempts/{ref.attempt:06d}/{_COPY}{candidate.name.replace('/', '~')}"
+    target = _copy_name(ref, candidate)
     before = store.files(f"{generation}/{candidate.name}")
     store.copy_folder(f"{generation}/{candidate.name}", f"{generation}/{target}")
     # A copy may have another etag (multipart objects do): sizes and names decide.

@@ -22,6 +22,7 @@ from airflow_provider.core.restore import (
     Verdict,
     candidates,
     conclude,
+    quarantine_for,
     verify,
 )
 
@@ -46,8 +47,8 @@ def scan_restore_point(
         attempts = _attempts(records, ref, newest)
     except RecordUnreadable as error:
         raise _naming_checkpoints(records, error) from error
-    quarantined = active_quarantine(records, ref.generation)
-    considered = candidates(attempts, policy=policy, quarantined=quarantined)
+    quarantine = quarantine_for(ref.attempt, records.quarantined(ref.generation).values())
+    considered = candidates(attempts, policy=policy, quarantine=quarantine)
     skipped: list[SkippedCheckpoint] = []
     chosen: Candidate | None = None
     verdict: Verdict | None = None
@@ -98,7 +99,7 @@ class _Folders:
 
 def active_quarantine(records: ExperimentRecords, generation: int) -> frozenset[str]:
     """Checkpoints of a generation that must not be restored."""
-    return frozenset(name for name, q in records.quarantined(generation).items() if q.released_by is None)
+    return quarantine_for(None, records.quarantined(generation).values()).banned
 
 
 def read_manifest(

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.fit_rules import SeenFailure, decide_fit_failure, decide_poison, decide_refit, prove_restore
+from airflow_provider.core.fit_rules import (
+    SeenFailure,
+    Suspicion,
+    decide_fit_failure,
+    decide_poison,
+    decide_refit,
+    prove_restore,
+)
 from airflow_provider.core.spec import FailureConfig
 
 CONFIG = FailureConfig(no_progress_failures=3, max_refits=4)
@@ -122,27 +129,44 @@ def test_proof_of_a_restore(before: dict, after: dict, declared: str | None, pro
     assert proof.is_declared is (declared is not None)
 
 
-def poison(repeats: int = 2, *, kind: FailureKind = FailureKind.USER, **facts: Any) -> str:
-    known: dict[str, Any] = {"checkpoint": "c5", "suspect": None, "on_corrupt": "rollback", **facts}
-    verdict = decide_poison(user().model_copy(update={"repeats": repeats, "kind": kind}), **known)
+SUSPICION = Suspicion("c5", user())
+
+
+def poison(repeats: int = 2, *, failure: Failure | None = None, **facts: Any) -> str:
+    known: dict[str, Any] = {
+        "checkpoint": "c5",
+        "suspicion": None,
+        "has_progressed": False,
+        "num_suspected": 0,
+        "on_corrupt": "rollback",
+        **facts,
+    }
+    verdict = decide_poison((failure or user()).model_copy(update={"repeats": repeats}), **known)
     assert verdict.reason
     return verdict.action
 
 
 def test_a_checkpoint_that_the_training_keeps_failing_from_is_tried_without_once() -> None:
     """G3: code or checkpoint? The one before it tells."""
-    assert poison() == "quarantine"
+    assert poison() == "suspect"
     assert poison(repeats=1) == "leave", "one error may be bad luck"
     assert poison(checkpoint=None) == "leave", "from the start: the code's error"
     assert poison(on_corrupt="fail") == "leave"
-    assert poison(kind=FailureKind.OUT_OF_MEMORY) == "leave"
+    assert poison(failure=other(FailureKind.OUT_OF_MEMORY)) == "leave"
+    assert poison(num_suspected=3) == "leave", "it ends some day"
 
 
 def test_an_error_that_an_older_checkpoint_shows_too_clears_the_suspect() -> None:
     """G2: a good checkpoint must not be passed over for an error in the code."""
-    assert poison(suspect="c5", checkpoint="c4") == "release"
-    assert poison(suspect="c5", checkpoint=None) == "release"
-    assert poison(repeats=1, suspect="c5", checkpoint="c4") == "leave", "the older one has had one failure only"
+    assert poison(suspicion=SUSPICION, checkpoint="c4") == "release"
+    assert poison(suspicion=SUSPICION, checkpoint="c9", has_progressed=True) == "release", "the same, further on"
+    assert poison(suspicion=SUSPICION, failure=user(9), checkpoint="c4") == "release", "another one, at once"
+    assert poison(repeats=1, suspicion=SUSPICION, checkpoint="c4") == "leave", "the older one has had one failure only"
+
+
+def test_training_that_goes_on_without_the_suspect_convicts_it() -> None:
+    assert poison(suspicion=SUSPICION, failure=user(9), checkpoint="c9", has_progressed=True) == "convict"
+    assert poison(suspicion=SUSPICION, failure=other(FailureKind.NETWORK), has_progressed=True) == "convict"
 
 
 def test_a_repeated_error_says_how_often() -> None:

@@ -15,6 +15,7 @@ from airflow_provider.core.records import CheckpointFile, RestorePolicy, Skipped
 from airflow_provider.core.restore import (
     AttemptCheckpoints,
     Candidate,
+    Quarantine,
     RestorePoint,
     candidates,
     conclude,
@@ -143,7 +144,7 @@ def test_the_recorded_file_list_travels_with_the_candidate() -> None:
 def test_quarantined_ones_are_no_candidates_in_any_mode() -> None:
     attempt = left(1, manifest("c1", "c2", c1={"acc": 1.0}, c2={"acc": 2.0}))
     for policy in (LATEST, best(), RestorePolicy(mode="explicit", checkpoint="c2")):
-        assert "c2" not in names(rank(attempt, policy=policy, quarantined=frozenset({"c2"})))
+        assert "c2" not in names(rank(attempt, policy=policy, quarantine=Quarantine(frozenset({"c2"}))))
 
 
 def test_the_best_counts_finite_numbers_only_and_ties_go_to_the_newer() -> None:
@@ -276,7 +277,7 @@ RECORDS_ONLY = left(1, None, entry("c1"), entry("c2", 1))
 @pytest.mark.parametrize("attempt", [left(1, manifest("c1", "c2")), RECORDS_ONLY])
 def test_all_in_quarantine_refuses(attempt: AttemptCheckpoints) -> None:
     """Also where only records know them: a lost manifest is no reason to begin again."""
-    assert rank(attempt, quarantined=frozenset({"c1", "c2"})) == []
+    assert rank(attempt, quarantine=Quarantine(frozenset({"c1", "c2"}))) == []
     with pytest.raises(NoUsableCheckpoint, match="All 2 committed checkpoints are in quarantine"):
         conclude(None, verdict=None, considered=[], skipped=[], attempts=[attempt], policy=LATEST)
 
