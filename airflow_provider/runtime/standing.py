@@ -59,7 +59,7 @@ class Standing:
         if claim.submission_id != self.spec.submission_id:
             owner = f"belongs to job {claim.submission_id}"
             return Hit(HitKind.SUPERSEDED, f"the claim of attempt {self.spec.ref} {owner}")
-        return self.newer_claim() or self._second_run() or self.look(now=now)
+        return self.newer_claim() or self.second_run() or self.look(now=now)
 
     def look(self, *, now: datetime) -> Hit | None:
         """The check of each poll."""
@@ -73,7 +73,8 @@ class Standing:
                 return Hit(HitKind.SUPERSEDED, f"a newer claim exists: {key}")
         return None
 
-    def _second_run(self) -> Hit | None:
+    def second_run(self) -> Hit | None:
+        """Asked before this run has written a manifest: then one of its own attempt is another run's."""
         if not self.store.exists(layout.manifest(self._g, self._n)):
             return None
         return Hit(HitKind.SUPERSEDED, f"attempt {self.spec.ref} has a manifest already: the job was posted twice")

@@ -66,6 +66,21 @@ def is_elsewhere(s: State, d: int, w: World) -> bool:
     return s.attempts[s.drivers[d].attempt].alive not in (NOBODY, d) and w.mistake != "no run uid"
 
 
+def is_told_off(s: State, d: int, w: World) -> bool:
+    """Whether it will find another run's manifest before it writes its first."""
+    x = s.drivers[d]
+    is_before = x.fit == 1 and x.pc in (
+        *STARTING,
+        "carry over",
+        "carry check",
+        "read manifests",
+        "resolve",
+        "look again",
+    )
+    is_looking = w.mistake not in ("no run uid", "no second look")
+    return is_before and is_looking and s.attempts[x.attempt].manifest is not None
+
+
 def polls(s: State, d: int, w: World) -> Iterator[Move]:
     """`ClaimWatch`: whatever the training does, a look may come between. Nothing found is no step."""
     x = s.drivers[d]
@@ -190,7 +205,7 @@ def resolve(s: State, d: int, w: World) -> Iterator[Move]:
         s = put_attempt(s, x.attempt, copied=copied)._replace(exist=s.exist | {chosen})
     s = s._replace(quarantine=s.quarantine | skipped)
     text = f"{name(d)}: restores {'nothing, from the start' if chosen == SCRATCH else checkpoint_name(s, chosen)}"
-    done = put_driver(put_attempt(s, x.attempt, restored=chosen), d, pc="write manifest", read=manifest)
+    done = put_driver(put_attempt(s, x.attempt, restored=chosen), d, pc="look again", read=manifest)
     yield Move(text, done, wrong_restore(s, d, chosen, w))
 
 
@@ -202,8 +217,8 @@ def wrong_restore(s: State, d: int, chosen: int, w: World) -> str:
     a = s.attempts[x.attempt]
     alive = [c for c in s.good if c in s.exist and c not in s.corrupt and c not in s.quarantine]
     mine = [c for c in alive if s.attempts[c // PER_ATTEMPT].generation == a.generation]
-    if w.bounds.splits_first_look and a.writer not in (NOBODY, d):
-        return SECOND_RUN
+    if a.writer not in (NOBODY, d):
+        return ""  # a twin's: whether this one goes on is judged where it writes
     best = max((progress(s, c) for c in mine), default=None)
     if best is not None and (chosen == SCRATCH or progress(s, chosen) < best):
         return "G2 a committed, valid checkpoint is ignored"
@@ -215,6 +230,21 @@ def wrong_restore(s: State, d: int, chosen: int, w: World) -> str:
         if o.rank < a.rank and o.is_success and not is_asked:
             return "G9 a finished training is trained again without a clear"
     return ""
+
+
+def look_again(s: State, d: int, w: World) -> Iterator[Move]:
+    """Before the first manifest: another run may have begun since the first look. Only `twins` has it as a step of its own."""
+    if is_told_off(s, d, w):
+        yield exits(s, d, "finds a manifest of its own attempt before it writes one")
+    elif w.bounds.splits_first_look:
+        a = s.attempts[s.drivers[d].attempt]
+        is_over = s.drivers[d].fit == 1 and a.manifest is not None
+        violation = (
+            "G1 two runs under one attempt: the second goes on over the manifest of the first" if is_over else ""
+        )
+        yield Move(f"{name(d)}: finds no other run's manifest", put_driver(s, d, pc="write manifest"), violation)
+    else:
+        yield from write_manifest(s, d, w)
 
 
 def write_manifest(s: State, d: int, w: World) -> Iterator[Move]:
@@ -325,6 +355,7 @@ STEPS: dict[str, Step] = {
     "carry check": check_then("write outcome", "carried outcome"),
     "read manifests": read_manifests,
     "resolve": resolve,
+    "look again": look_again,
     "write manifest": write_manifest,
     "train": train,
     "commit": commit,

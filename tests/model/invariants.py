@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.model.drivers import has_newer_claim, is_elsewhere, is_stop_wanted
+from tests.model.drivers import has_newer_claim, is_elsewhere, is_stop_wanted, is_told_off
 from tests.model.findings import EARLY_MARK, SECOND_RUN
 from tests.model.rules import World
 from tests.model.state import DEAD, ENDED, State
@@ -15,8 +15,8 @@ def broken(s: State, w: World) -> str:
     if not is_quiet(s, w):
         return ""
     live = [d for d in range(len(s.drivers)) if lives_on(s, d, w)]
-    if live and w.bounds.splits_first_look and len({x.attempt for x in s.drivers}) < len(s.drivers):
-        return SECOND_RUN
+    if any(s.drivers[d].pc == "write manifest" and s.attempts[s.drivers[d].attempt].manifest is not None for d in live):
+        return SECOND_RUN  # the freeze that remains
     if len(_at_most(s, live, w)) > 1:
         return "G1 two live drivers, and nothing ends either"
     if live and s.task == "failed" and w.bounds.marks_early:
@@ -54,7 +54,7 @@ def lives_on(s: State, d: int, w: World) -> bool:
     x = s.drivers[d]
     if x.pc == DEAD or x.pc in FINISHING or x.pc in ("cancel", "write cancel"):
         return False
-    if has_newer_claim(s, d, w) or is_elsewhere(s, d, w):
+    if has_newer_claim(s, d, w) or is_elsewhere(s, d, w) or is_told_off(s, d, w):
         return False
     is_blind = w.mistake == "stops are not obeyed at the start" and x.pc in ("pending", "first look")
     return is_blind or not is_stop_wanted(s, d)

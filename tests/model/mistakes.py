@@ -144,6 +144,12 @@ _ALL = [
         "G9 a clear's training",
     ),
     Mistake(
+        "no second look",
+        "a driver does not look for a manifest of its own attempt again before it writes one",
+        "twins",
+        "G1 two runs under one attempt: the second goes on",
+    ),
+    Mistake(
         "records read before the job",
         "a try reads an attempt's records first and asks for its job afterwards",
         "unseen clears",

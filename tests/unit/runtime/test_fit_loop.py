@@ -14,7 +14,7 @@ import pytest
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayJobFailed
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
+from airflow_provider.core.job import EXIT_SUPERSEDED, JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
 from airflow_provider.core.records import AttemptRef, OutcomeState, QuarantineRecord, RestoredRecord
 from airflow_provider.core.spec import FailureConfig
@@ -180,6 +180,33 @@ def test_superseded_driver_writes_no_outcome(world: World) -> None:
     loop.run()
     world.store.write(layout.claim(1, 2), b"{}")
     assert not loop.ending.write_outcome(OutcomeState.SUCCESS, None, for_s=1.0)
+    assert not world.store.exists(layout.outcome(1, 1))
+
+
+@pytest.mark.parametrize("is_twin_first", [True, False])
+def test_a_driver_that_froze_leaves_the_attempt_to_the_run_that_began_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_twin_first: bool
+) -> None:
+    """Its first look found nothing and its sign of life hid the other's: the manifest still tells them apart."""
+
+    class Left(Exception):
+        """Stands in for the end of the process."""
+
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    monkeypatch.setattr("airflow_provider.runtime.ending.os._exit", leave)
+    loop, ray = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 0), ends(1))
+    if not is_twin_first:
+        assert loop.run() is None, "a refit finds a manifest of its own"
+        return
+    twin = Manifest((), None).body(ray_version="2.60.0")
+    world.store.write(layout.manifest(1, 1), twin)
+    with pytest.raises(Left, match=str(EXIT_SUPERSEDED)):
+        loop.run()
+    assert ray.starts == []
+    assert world.store.read(layout.manifest(1, 1)) == twin
+    assert not world.store.exists(layout.restored(1, 1))
     assert not world.store.exists(layout.outcome(1, 1))
 
 
