@@ -15,11 +15,11 @@ from airflow_provider.storage.experiment_records import ExperimentRecords
 
 MAX_LOST_RACES = 100
 JOB_RECORD_KEY = "ray_train_job"
-"""XCom pushed by the operator: where the job and its experiment are. No secrets: connection ids only."""
+"""XCom and state-store entry of the operator: where the job and its experiment are. No secrets: connection ids only."""
 
 
 class JobRecord(BaseModel):
-    """The XCom `ray_train_job`: what a stop needs of it."""
+    """The record `ray_train_job`: what a stop needs of it."""
 
     experiment: str
     conn_id: str
@@ -35,7 +35,7 @@ def stop_for_good(job: object, *, counters: dict[str, int], how: str) -> str:
     try:
         found = JobRecord.model_validate(job)
     except ValidationError as error:
-        raise unreadable_message(f"The XCom {JOB_RECORD_KEY}", error) from None
+        raise unreadable_message(f"The record {JOB_RECORD_KEY}", error) from None
     records = ExperimentRecords(open_experiment(found.experiment, aws_conn_id=found.aws_conn_id))
     owner = _final_owner(records, counters, identity=found.dag_run_identity)
     if isinstance(owner, str):

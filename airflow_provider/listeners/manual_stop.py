@@ -7,6 +7,7 @@ so that the person's request doesn't wait for Ray or the bucket. Known limitatio
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,36 @@ def _stop_if_manual(previous_state: Any, task_instance: TaskInstance, how: str) 
 
 
 def _job_record(task_instance: TaskInstance) -> Any:
+    """What the operator left: in the state store, which outlives tries, else in the XCom of this try.
+
+    A worker's own backend may keep only a reference in the state store, and releases before wrote no entry.
+    """
+    try:
+        kept = _kept_record(task_instance)
+    except Exception:  # process edge: a state backend of the deployment may fail in any way
+        log.exception("The state store of %s can't be read; looking for an XCom", task_instance)
+        kept = None
+    return kept if isinstance(kept, dict) and "experiment" in kept else _pushed_record(task_instance)
+
+
+def _kept_record(task_instance: TaskInstance) -> Any:
+    from airflow.state import TaskScope, get_state_backend
+    from airflow.utils.session import create_session
+
+    from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
+
+    scope = TaskScope(
+        dag_id=task_instance.dag_id,
+        run_id=task_instance.run_id,
+        task_id=task_instance.task_id,
+        map_index=task_instance.map_index,
+    )
+    with create_session() as session:
+        value = get_state_backend().get(scope, JOB_RECORD_KEY, session=session)
+    return None if value is None else json.loads(value)
+
+
+def _pushed_record(task_instance: TaskInstance) -> Any:
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 

@@ -1,11 +1,15 @@
-"""The marker in the task's state store: its refusal is how a replaced process learns that it is one."""
+"""What a try keeps in the task's state store, which outlives tries: the marker, and where its training is.
+
+The refusal of the marker is how a replaced process learns that it is one.
+"""
 
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core.errors import MessageUnreadable
+from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
@@ -32,11 +36,24 @@ def dag_run_identity(store: TaskStateStoreAccessor) -> str:
 
 def set_marker(store: TaskStateStoreAccessor, *, k: int, identity: str) -> bool:
     """Store the marker; False when Airflow says that this task instance is archived (404)."""
+    return _keep(store, MARKER_KEY, {"k": k, "identity": identity})
+
+
+def keep_job_record(store: TaskStateStoreAccessor, record: dict[str, Any]) -> bool:
+    """Store what the listener needs, over the next tries' starts too; False as above.
+
+    Airflow deletes a task's XComs when a try starts: a mark that comes before the first push would find none, while the
+    job of the try before lives on.
+    """
+    return _keep(store, JOB_RECORD_KEY, record)
+
+
+def _keep(store: TaskStateStoreAccessor, key: str, value: dict[str, Any]) -> bool:
     from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
     try:
-        store.set(MARKER_KEY, {"k": k, "identity": identity}, retention=NEVER_EXPIRE)
+        store.set(key, value, retention=NEVER_EXPIRE)
     except AirflowRuntimeError as error:
         if (error.error.detail or {}).get("status_code") == 404:
             return False

@@ -9,8 +9,10 @@ from airflow_provider.core.redaction import redact
 from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 from airflow_provider.links.ray_train import EXPERIMENT_URL_KEY, JOB_URL_KEY, experiment_url, job_url
 from airflow_provider.operators.collecting import project_results, read_experiment
+from airflow_provider.operators.marker import keep_job_record
 
 if TYPE_CHECKING:
+    from airflow.sdk.execution_time.context import TaskStateStoreAccessor
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
     from airflow_provider.operators.request import TrainingRequest
@@ -24,12 +26,14 @@ FAILURE_KEY = "ray_train_failure"
 class Publication:
     """Pushes XComs of one task instance. No value holds a secret: connection ids only."""
 
-    def __init__(self, ti: RuntimeTaskInstanceProtocol, log: Any) -> None:
-        self._ti, self._log = ti, log
+    def __init__(self, ti: RuntimeTaskInstanceProtocol, log: Any, *, store: TaskStateStoreAccessor) -> None:
+        self._ti, self._log, self._store = ti, log, store
 
     def experiment(self, request: TrainingRequest, *, identity: str) -> None:
         """Before anything is owned: from here on the listener can stop what this try is about to start."""
-        self._ti.xcom_push(key=JOB_RECORD_KEY, value=_record(request, identity))
+        record = _record(request, identity)
+        keep_job_record(self._store, record)  # refused: so will be the marker, which ends a replaced process
+        self._ti.xcom_push(key=JOB_RECORD_KEY, value=record)
         url = experiment_url(request.uri, endpoint_url=request.storage.endpoint_url)
         self._ti.xcom_push(key=EXPERIMENT_URL_KEY, value=url)
 

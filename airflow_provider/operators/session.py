@@ -80,7 +80,7 @@ class TrainingSession:
     @classmethod
     def open(cls, operator: RayTrainOperator, context: Context) -> Self:
         """Resolve parameters and connections. Raises typed errors before anything is touched."""
-        publication = Publication(context["ti"], operator.log)
+        publication = Publication(context["ti"], operator.log, store=context["task_state_store"])
         try:
             return cls._open(operator, context, publication)
         except RayTrainError as error:

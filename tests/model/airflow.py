@@ -81,7 +81,7 @@ def _clears(s: State, w: World) -> Iterator[Move]:
 def _recreated(s: State) -> State:
     a = newest_attempt(s)
     is_accepted = a != NOBODY and s.attempts[a].accepted
-    empty = s._replace(recreations=s.recreations - 1, mark=0, clear=1, cleared_accepted=is_accepted)
+    empty = s._replace(recreations=s.recreations - 1, mark=0, is_kept=False, clear=1, cleared_accepted=is_accepted)
     return begin(empty, number=1, max_tries=0, clear_number=0)
 
 
@@ -94,10 +94,11 @@ def _marks(s: State, w: World) -> Iterator[Move]:
             text = f"Airflow: execution_timeout, no retries left: on_kill comes to {name(s.current)}"
             yield Move(text, killed(spent, s.current, is_timed_out=True), is_fault=True)
         return
-    if x.pc == "announce":
-        if w.bounds.marks_early:
-            text = f"Airflow: marked failed before {name(s.current)} pushed its record: the listener knows of nothing"
-            yield Move(text, spent, is_fault=True)
+    if x.pc == "announce" and not w.bounds.marks_early:
+        return
+    if x.pc == "announce" and (not s.is_kept or w.mistake == "the listener reads XComs only"):
+        text = f"Airflow: marked failed before {name(s.current)} pushed its record: the listener knows of nothing"
+        yield Move(text, spent, is_fault=True)
         return
     spent = spent._replace(listener=Listener("own", (x.number, x.max_tries, x.clear_number)))
     for is_killed in (False, True) if is_alive and w.bounds.kills else (False,):

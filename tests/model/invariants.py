@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.model.drivers import has_newer_claim, is_elsewhere, is_stop_wanted, is_told_off
-from tests.model.findings import EARLY_MARK, SECOND_RUN
+from tests.model.findings import SECOND_RUN
 from tests.model.rules import World
 from tests.model.state import DEAD, ENDED, State
 from tests.model.stops import FINISHING, STARTING
@@ -19,8 +19,6 @@ def broken(s: State, w: World) -> str:
         return SECOND_RUN  # the freeze that remains
     if len(_at_most(s, live, w)) > 1:
         return "G1 two live drivers, and nothing ends either"
-    if live and s.task == "failed" and w.bounds.marks_early:
-        return EARLY_MARK
     if live and s.task in ("success", "failed"):
         return "G4 an orphan: the task is over for good, a driver lives on and nothing ends it"
     return ""

@@ -144,6 +144,12 @@ _ALL = [
         "G9 a clear's training",
     ),
     Mistake(
+        "the listener reads XComs only",
+        "a mark between a try's start and its first push finds no record",
+        "early marks",
+        "G4 an orphan",
+    ),
+    Mistake(
         "no second look",
         "a driver does not look for a manifest of its own attempt again before it writes one",
         "twins",

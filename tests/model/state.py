@@ -159,6 +159,8 @@ class State(NamedTuple):
     """running, retry, success or failed."""
     mark: int = 0
     """The DAG run's identity in the task's state store; 0: none."""
+    is_kept: bool = False
+    """The listener's record lies in the task's state store, which outlives tries; in XCom it lies from each try's push on."""
     session: int = 1
     is_silent: bool = False
     """The dashboard gives no answer."""

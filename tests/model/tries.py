@@ -132,6 +132,7 @@ def decide_again(s: State, t: int, pc: str = "read claim") -> State:
 
 def announce(s: State, t: int, _: World) -> Iterator[Move]:
     """`Publication.experiment`: from here on the listener knows what this try is about to start."""
+    s = s._replace(is_kept=s.is_kept or is_accepted(s, t))
     yield Move(f"{name(t)}: pushes the record for the listener", put_try(s, t, pc="own"))
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import StaticPool
 
 from airflow_provider.listeners import manual_stop
 from airflow_provider.plugin import RayTrainPlugin
@@ -126,9 +131,69 @@ def test_the_job_is_looked_up_under_our_key_for_exactly_this_task_instance(
 
     monkeypatch.setattr("airflow.utils.session.create_session", lambda: nullcontext(Session()))
     instance: Any = SimpleNamespace(dag_id="d7", task_id="t7", run_id="r7", map_index=4)
-    assert manual_stop._job_record(instance) == found
+    assert manual_stop._pushed_record(instance) == found
     asked = set(map(str, statements[0].compile().params.values()))
     assert {"ray_train_job", "d7", "t7", "r7", "4"} <= asked
+
+
+INSTANCE: Any = SimpleNamespace(dag_id="d7", task_id="t7", run_id="r7", map_index=4)
+KEPT = {"conn_id": "ray", "aws_conn_id": None, "experiment": "/shared/kept", "dag_run_identity": "i1"}
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """Airflow's own tables, empty."""
+    from airflow.models import import_all_models
+    from airflow.models.base import Base
+
+    import_all_models()
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session:
+        monkeypatch.setattr("airflow.utils.session.create_session", lambda: nullcontext(session))
+        yield session
+    engine.dispose()
+
+
+def keep(session: Session, value: Any, **changes: Any) -> None:
+    """As the API server stores what a worker sets."""
+    from airflow.models.dagrun import DagRun
+    from airflow.state import TaskScope, get_state_backend
+
+    scope = TaskScope(**{"dag_id": "d7", "run_id": "r7", "task_id": "t7", "map_index": 4, **changes})
+    if session.scalar(select(DagRun.id).where(DagRun.dag_id == scope.dag_id, DagRun.run_id == scope.run_id)) is None:
+        session.add(DagRun(dag_id=scope.dag_id, run_id=scope.run_id, run_type="manual"))
+        session.flush()
+    get_state_backend().set(scope, "ray_train_job", json.dumps(value), session=session)
+
+
+def test_a_mark_between_a_trys_start_and_its_first_push_finds_the_record_of_the_try_before(database: Session) -> None:
+    """Airflow has deleted the XComs, and the job of the try before lives."""
+    keep(database, KEPT)
+    assert manual_stop._job_record(INSTANCE) == KEPT
+
+
+@pytest.mark.parametrize("changes", [{"dag_id": "d8"}, {"run_id": "r8"}, {"task_id": "t8"}, {"map_index": 5}])
+def test_the_record_of_another_task_instance_is_none_of_ours(database: Session, changes: dict[str, Any]) -> None:
+    keep(database, KEPT, **changes)
+    assert manual_stop._job_record(INSTANCE) is None
+
+
+@pytest.mark.parametrize("kept", [None, {"__external_ref__": "s3://x"}, "text", RuntimeError("no such backend")])
+def test_without_a_record_in_the_state_store_the_xcom_counts(
+    monkeypatch: pytest.MonkeyPatch, kept: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker's own backend leaves a reference there, an older release nothing, and a broken one raises."""
+
+    def read(_: object) -> Any:
+        if isinstance(kept, Exception):
+            raise kept
+        return kept
+
+    monkeypatch.setattr(manual_stop, "_kept_record", read)
+    monkeypatch.setattr(manual_stop, "_pushed_record", lambda _: JOB)
+    assert manual_stop._job_record(INSTANCE) == JOB
+    assert ("can't be read" in caplog.text) is isinstance(kept, Exception)
 
 
 def test_a_task_that_submitted_nothing_has_nothing_to_stop(calls: Calls) -> None:

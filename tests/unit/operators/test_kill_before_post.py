@@ -11,8 +11,10 @@ from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import Superseded
+from airflow_provider.hooks.final_stop import stop_for_good
 from airflow_provider.operators.ray_train import RayTrainOperator
 from tests.support.experiment import ref
+from tests.support.fake_airflow import refused
 from tests.support.fake_jobs import FakeJob
 from tests.support.operator_run import STORAGE, World, running_world
 from tests.support.records import outcome
@@ -61,6 +63,30 @@ def test_the_listener_can_find_the_experiment_before_anything_is_owned(world: Wo
         "dag_run_identity": "i1",
     }
     assert world.task.ti.xcoms["ray_train_job"]["experiment"] == uri
+
+
+def test_the_listener_can_still_find_it_when_airflow_starts_the_next_try(world: World) -> None:
+    """Airflow deletes the XComs then; a mark may come before the next push."""
+    kept: list[Any] = []
+    at_own(world, lambda: kept.append(dict(world.task.store.values["ray_train_job"])))
+    world.defer()
+    pushed = world.task.ti.xcoms["ray_train_job"]
+    assert kept[:1] == [{name: pushed[name] for name in ("conn_id", "aws_conn_id", "experiment", "dag_run_identity")}]
+    world.next_try()
+    assert "ray_train_job" not in world.task.ti.xcoms
+    assert stop_for_good(
+        world.task.store.values["ray_train_job"],
+        counters={"try_number": 2, "max_tries": 3, "clear_number": 0},
+        how="marked failed",
+    )
+    assert layout.stop(1, 1, 2) in world.bench.written()
+
+
+def test_a_replaced_process_is_ended_by_its_marker_and_not_by_its_record(world: World) -> None:
+    world.task.store.refusal = refused(404)
+    with pytest.raises(Superseded, match="has replaced this process"):
+        world.operator().execute(world.task.context)
+    assert world.bench.written() == [layout.owner(1)]
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
