@@ -190,7 +190,7 @@ class RestoredRecord(Record):
     reason: Shown
     metrics: dict[str, Any] = {}
     skipped: tuple[SkippedCheckpoint, ...] = ()
-    uncommitted: tuple[CheckpointName, ...] = ()
+    uncommitted: tuple[Shown, ...] = ()
     """On disk but in no manifest: named, never chosen, never deleted."""
     fit: Number = 1
     """Which fit of the attempt this restore was for; the record holds the first."""

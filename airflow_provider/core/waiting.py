@@ -35,7 +35,7 @@ class WaitLimits(BaseModel):
     lost_after_s: float = Field(default=30.0, ge=0, le=_LONGEST_S)
     """Both this long and `lost_polls` of "no such job": the job is lost."""
     lost_polls: int = Field(default=3, ge=1)
-    pending_timeout_s: float | None = Field(default=3600.0, le=_LONGEST_S)
+    pending_timeout_s: float | None = Field(default=3600.0, ge=0, le=_LONGEST_S)
     """Longest time a job may be PENDING; None waits for ever."""
     silent_driver_timeout_s: float | None = Field(default=1800.0, gt=0, le=_LONGEST_S)
     """Longest age of the driver's sign of life while Ray calls the job RUNNING; None never gives such a job up."""

@@ -70,6 +70,8 @@ def _final_owner(records: ExperimentRecords, counters: dict[str, int], *, identi
         newest = found[1]
         is_same_run = identity is None or newest.dag_run_identity == identity
         is_newer = newest.clear_number > counters["clear_number"] or newest.try_number > counters["try_number"]
+        if not is_same_run and any(o.dag_run_identity == identity for o in records.owners().values()):
+            return f"not stopping: owner {newest.k} is of a DAG run that came after the one that was marked"
         if is_same_run and is_newer:
             return f"not stopping: owner {newest.k} is try {newest.try_number}, newer than the one that was marked"
         record = newest.model_copy(

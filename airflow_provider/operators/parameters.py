@@ -45,6 +45,8 @@ _RESERVED_RUNTIME_ENV = frozenset({"working_dir", "py_modules"})
 
 _LONGEST_S = 10 * 365 * 86_400.0
 """Ten years: beyond it dates overflow, and infinity is what None says."""
+_LEAST_SILENCE_S = 45.0
+"""Three signs of life of a driver."""
 Seconds = Annotated[float, Field(gt=0, le=_LONGEST_S, strict=True)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Name = Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"^[^\x00]*$")]
@@ -77,7 +79,7 @@ class ParameterTypes(BaseModel):
     resource_timeout_s: Seconds | None
     pending_timeout_s: Seconds | None
     unreachable_timeout_s: Seconds
-    silent_driver_timeout_s: Seconds | None
+    silent_driver_timeout_s: Annotated[float, Field(ge=_LEAST_SILENCE_S, le=_LONGEST_S, strict=True)] | None
     lost_after_s: Seconds
     poll_interval_s: Seconds
     entrypoint_num_cpus: Amount | None

@@ -365,6 +365,7 @@ class TrainingSession:
         state, newer = read_together(
             [self._task_state, lambda: self.records.owner(self.attempt.k + 1)], within_s=READ_S
         )
+        self._forbid(state)
         verdict = decide_kill(
             task_state=None if state is UNKNOWN else state,
             is_owner=None if newer is UNKNOWN else newer is None,
@@ -373,13 +374,15 @@ class TrainingSession:
         )
         self.operator.log.info(verdict.reason)
         if verdict.is_stop:
-            # The main thread may be on its way to another attempt, after this job was taken away.
-            self.attempt.forbidden = verdict.reason
             read_together([lambda: self._stop(step, reason=verdict.reason)], within_s=STOP_S)
 
     def _kill_before_claim(self) -> None:
         """No job yet: a person's wish only has to keep the POST from being sent; the main thread goes on until SIGKILL."""
         (state,) = read_together([self._task_state], within_s=READ_S)
+        self._forbid(state)
+
+    def _forbid(self, state: Any) -> None:
+        """A person's wish, or the time-out, keeps any POST that is still to come from being sent, whoever owns."""
         if self.is_timed_out or state not in (UNKNOWN, None, "running"):
             self.attempt.forbidden = "execution_timeout" if self.is_timed_out else f"the task is {state}"
             self.operator.log.info("no job will be submitted: %s", self.attempt.forbidden)

@@ -195,6 +195,7 @@ class TrainingTry(Ownership):
     def _act(self, decision: Decision, newest: AttemptFacts | None) -> Submitted | Over | None:
         match decision:
             case Collect() | Finished():
+                self.current = None  # its job is over: nothing of it is left to stop
                 self.acted_on(decision.ref, decision.submission_id)
                 return Over(decision.ref, decision.submission_id, decision.reason)
             case Attach():

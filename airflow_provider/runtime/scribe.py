@@ -162,8 +162,15 @@ class Scribe:
             self._is_wait_told &= progress.phase is Phase.WAITING
         elif not self._is_wait_told:
             self._is_wait_told = True
+            # In a thread of its own: Ray may not answer, and signs of life must go on.
+            threading.Thread(target=self._tell_wait, args=(waited_s,), name="scribe-wait", daemon=True).start()
+
+    def _tell_wait(self, waited_s: float) -> None:
+        try:
             shortage = self.find_shortage()
-            say(f"WARNING: {shortage}" if shortage else f"waiting for nodes since {waited_s:.0f} s")
+        except Exception as error:  # process edge: Ray raises what it likes while its head is away
+            shortage = f"the cluster doesn't say what it has ({type(error).__name__})"
+        say(f"WARNING: {shortage}" if shortage else f"waiting for nodes since {waited_s:.0f} s")
 
     def _tick_afterthought(self) -> None:
         if self.afterthoughts and self.progress.phase is Phase.TRAINING:

@@ -69,7 +69,7 @@ class JobWaiter:
         self._tail: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._alive_read = self._running_since = time.monotonic()
+        self._alive_read = self._watched_since = time.monotonic()
         self._alive_age_s: float | None = None
 
     def cancel(self) -> None:
@@ -156,18 +156,25 @@ class JobWaiter:
             return ClusterSilent(redact(f"{type(error).__name__}: {error}")[:300])
 
     async def _alive_age(self, sight: JobSeen) -> float | None:
-        """Age of the driver's sign of life, read seldom while the cluster answers; the last known value in between."""
+        """How long the driver has been silent, read seldom while the cluster answers; the last known value in between.
+
+        Only the time counts in which the job ran and the bucket could be read: a driver can't write to a store that is away,
+        and its sign of life is as old as the outage when that ends.
+        """
+        now = time.monotonic()
         if sight.status is not JobStatus.RUNNING:
-            self._alive_read = self._running_since = time.monotonic()
+            self._alive_read = self._watched_since = now
             self._alive_age_s = None
-        elif time.monotonic() - self._alive_read >= self.following.limits.alive_check_s:
-            self._alive_read = time.monotonic()
+        elif now - self._alive_read >= self.following.limits.alive_check_s:
+            self._alive_read = now
             try:
                 alive = await sync_to_async(self._records.alive, thread_sensitive=False)(self.following.ref)
             except RayTrainError:
-                return self._alive_age_s  # the store is away: nothing new is known
+                self._watched_since, self._alive_age_s = now, None
+                return None
+            watched_s = time.monotonic() - self._watched_since
             # A driver that never gave a sign of life is as silent as one that stopped.
-            self._alive_age_s = alive.age_s if alive else time.monotonic() - self._running_since
+            self._alive_age_s = min(alive.age_s, watched_s) if alive else watched_s
         return self._alive_age_s
 
     async def _signs(self) -> tuple[float | None, bool]:

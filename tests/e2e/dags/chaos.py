@@ -25,7 +25,7 @@ for dag_id, deferrable in (("chaos_deferred", True), ("chaos_blocking", False)):
             progress_metric="epoch",
             poll_interval_s=1,
             # Short enough that a frozen machine is given up within a test; the driver's sign of life comes every 15 s.
-            silent_driver_timeout_s=40,
+            silent_driver_timeout_s=45,
             deferrable=deferrable,
             retries=4,
             retry_delay=timedelta(seconds=1),

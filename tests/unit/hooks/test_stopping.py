@@ -206,3 +206,18 @@ def test_the_first_try_of_a_re_created_run_is_stopped_although_its_number_is_low
     assert newest is not None
     assert (newest[0], newest[1].final, newest[1].dag_run_identity) == (2, True, "i1")
     assert world.server.num_posts == 0
+
+
+def test_a_mark_of_a_deleted_run_does_not_stop_the_one_that_came_after(world: World) -> None:
+    """Both have the same run id; the listener of the first is late."""
+    world.defer()
+    late = pushed(world)
+    run_id = world.task.ti.run_id
+    world.bench.own(2, try_number=1, run_id=run_id, dag_run_identity="of-the-new-run")
+    world.bench.claim(2, k=2, submission_id="the-new-run-s-job")
+    world.server.add_job("the-new-run-s-job")
+    assert "not stopping" in stop_finally(world, late)
+    assert world.server.jobs["the-new-run-s-job"].status != "STOPPED"
+    newest = world.records.newest_owner()
+    assert newest is not None
+    assert newest[0] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -180,4 +181,7 @@ def test_nodes_that_the_cluster_does_not_have_are_told_once_for_each_wait(
     for phase in (Phase.WAITING, Phase.WAITING, Phase.TRAINING, Phase.WAITING):
         watched.progress = Progress(phase=phase, phase_since=since)
         watched._tick_warnings()
+        for thread in threading.enumerate():
+            if thread.name == "scribe-wait":
+                thread.join(10)
     assert capsys.readouterr().out.splitlines() == ["[ray-train] WARNING: it has no GPU"] * 2

@@ -186,26 +186,31 @@ def test_it_can_be_cancelled_from_another_thread_before_and_after_it_runs() -> N
     late.waiter.cancel()
 
 
+SILENCE = QUICK.model_copy(update={"alive_check_s": 0.001, "silent_driver_timeout_s": 0.05})
+
+
+def old_sign_of_life(waiting: Waiting) -> None:
+    waiting.store.put_raw(layout.alive(1, 1), alive().body())
+    later = datetime.now(timezone.utc) + timedelta(seconds=2400)
+    waiting.store._clock = lambda: later
+
+
 async def test_a_running_job_whose_driver_is_silent_is_given_up() -> None:
     """G4: a frozen driver must not hold its nodes for ever; the bucket tells."""
-    limits = QUICK.model_copy(update={"alive_check_s": 0.001, "silent_driver_timeout_s": 600.0})
-    waiting = Waiting(FakeAsyncJobs(["RUNNING"]), limits=limits)
-    waiting.store.put_raw(layout.alive(1, 1), alive().body())
-    later = datetime.now(timezone.utc) + timedelta(seconds=601)
-    waiting.store._clock = lambda: later
-    over = await waiting.over()
-    assert over.end is WaitEnd.SILENT_DRIVER
+    waiting = Waiting(FakeAsyncJobs(["RUNNING"]), limits=SILENCE)
+    old_sign_of_life(waiting)
+    assert (await waiting.over()).end is WaitEnd.SILENT_DRIVER
 
 
-async def test_a_store_that_is_away_says_nothing_about_the_driver() -> None:
-    limits = QUICK.model_copy(update={"alive_check_s": 0.001, "silent_driver_timeout_s": 600.0})
-    waiting = Waiting(FakeAsyncJobs(["RUNNING"] * 30 + ["SUCCEEDED"]), limits=limits)
-    waiting.store.put_raw(layout.alive(1, 1), alive().body())
-    later = datetime.now(timezone.utc) + timedelta(seconds=601)
-    waiting.store._clock = lambda: later
-    for number in range(1, 40):
+async def test_silence_is_counted_only_while_the_bucket_can_be_read() -> None:
+    """G5: when an outage of 40 minutes ends, the sign of life is as old as the outage, and the driver is well."""
+    limits = SILENCE.model_copy(update={"silent_driver_timeout_s": 600.0})
+    waiting = Waiting(FakeAsyncJobs(["RUNNING"] * 60 + ["SUCCEEDED"]), limits=limits)
+    old_sign_of_life(waiting)
+    for number in range(1, 21):
         waiting.store.fail_call(number, StoreUnreachable("the store is away"))
     assert (await waiting.over()).end is WaitEnd.ENDED
+    assert waiting.store.num_calls > 20, "the store came back and was read"
 
 
 async def test_a_driver_that_never_gave_a_sign_of_life_is_silent_too() -> None:
