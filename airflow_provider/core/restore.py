@@ -115,7 +115,11 @@ def candidates(
         listed = reversed(registration_order(attempt.manifest)) if attempt.manifest else ()
         for entry in listed:
             found.setdefault(entry.name, _candidate(entry, attempt, expected, is_retired=attempt is not newest))
-        for record in sorted(attempt.recorded, key=lambda e: e.reported_at, reverse=True):
+        # Late records share one time: of equals, the one written last is the newest.
+        newest_first = sorted(
+            enumerate(attempt.recorded), key=lambda pair: (pair[1].reported_at, pair[0]), reverse=True
+        )
+        for _, record in newest_first:
             name, files = record.checkpoint, record.files or None
             found.setdefault(name, Candidate(name, record.metrics, None, files, is_retired=newest is not None))
     usable = [c for c in found.values() if c.name not in quarantine.banned]

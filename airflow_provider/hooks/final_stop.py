@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 
 from pydantic import BaseModel, ValidationError
 
+from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.records import OwnerRecord
 from airflow_provider.core.waiting import unreadable_message
 from airflow_provider.hooks.experiment import open_experiment
@@ -27,17 +28,17 @@ class JobRecord(BaseModel):
     dag_run_identity: str | None = None
 
 
-def stop_for_good(job: object, *, counters: dict[str, int], how: str) -> str:
+def stop_for_good(job: object, *, task: TaskInstanceKey, counters: dict[str, int], how: str) -> str:
     """Own the experiment with `final`, so that a claim or POST on its way ends itself; then stop the newest attempt.
 
-    `job` is what the operator pushed as `ray_train_job`. Returns a sentence for the log.
+    `job` is what the operator kept as `ray_train_job` of `task`. Returns a sentence for the log.
     """
     try:
         found = JobRecord.model_validate(job)
     except ValidationError as error:
         raise unreadable_message(f"The record {JOB_RECORD_KEY}", error) from None
     records = ExperimentRecords(open_experiment(found.experiment, aws_conn_id=found.aws_conn_id))
-    owner = _final_owner(records, counters, identity=found.dag_run_identity)
+    owner = _final_owner(records, task, counters, identity=found.dag_run_identity)
     if isinstance(owner, str):
         return owner
     claim = records.newest_claim()
@@ -57,7 +58,9 @@ def stop_for_good(job: object, *, counters: dict[str, int], how: str) -> str:
     return result.reason
 
 
-def _final_owner(records: ExperimentRecords, counters: dict[str, int], *, identity: str | None) -> OwnerRecord | str:
+def _final_owner(
+    records: ExperimentRecords, task: TaskInstanceKey, counters: dict[str, int], *, identity: str | None
+) -> OwnerRecord | str:
     """The final owner record, or why there must be none: a try that a later clear or retry started is not meant.
 
     Counters begin again when a DAG run is deleted and created anew, so they compare within one identity only. `identity`
@@ -68,6 +71,10 @@ def _final_owner(records: ExperimentRecords, counters: dict[str, int], *, identi
         if found is None:
             return "nothing to stop: the experiment has no owner yet"
         newest = found[1]
+        owner_key = TaskInstanceKey(newest.dag_id, newest.run_id, newest.task_id, newest.map_index)
+        if owner_key != task:
+            # The marked task was refused this experiment; it named it all the same before it was.
+            return f"not stopping: the experiment belongs to {owner_key}"
         is_same_run = identity is None or newest.dag_run_identity == identity
         is_newer = newest.clear_number > counters["clear_number"] or newest.try_number > counters["try_number"]
         if not is_same_run and any(o.dag_run_identity == identity for o in records.owners().values()):

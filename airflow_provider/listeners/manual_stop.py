@@ -44,7 +44,9 @@ def _stop_if_manual(previous_state: Any, task_instance: TaskInstance, how: str) 
             "max_tries": task_instance.max_tries,
             "clear_number": getattr(getattr(task_instance, "dag_run", None), "clear_number", 0) or 0,
         }
-        threading.Thread(target=_stop, args=(job, counters, how), name="ray-train-manual-stop", daemon=True).start()
+        key = (task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index)
+        arguments = (job, key, counters, how)
+        threading.Thread(target=_stop, args=arguments, name="ray-train-manual-stop", daemon=True).start()
     except Exception:  # process edge: the person's request must not fail because of us
         log.exception("The training of %s could not be stopped", task_instance)
 
@@ -100,11 +102,12 @@ def _pushed_record(task_instance: TaskInstance) -> Any:
     return XComModel.deserialize_value(row)
 
 
-def _stop(job: Any, counters: dict[str, int], how: str) -> None:
+def _stop(job: Any, key: tuple[str, str, str, int], counters: dict[str, int], how: str) -> None:
+    from airflow_provider.core.identity import TaskInstanceKey
     from airflow_provider.hooks.final_stop import stop_for_good
 
     try:
-        log.info(stop_for_good(job, counters=counters, how=how))
+        log.info(stop_for_good(job, task=TaskInstanceKey(*key), counters=counters, how=how))
     except Exception:  # process edge: an error here must not reach the API server
         name = job.get("submission_id") if isinstance(job, dict) else f"a task that was {how}"
         log.exception("The training of %s could not be stopped", name)

@@ -6,7 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+from airflow_provider.core.kill import decide_kill
+from airflow_provider.core.records import ClaimRecord
+from airflow_provider.operators.training_try import Submitted, TrainingTry
 
 READ_S = 2.0
 """Airflow gives on_kill 5 s: what can't be read in 2, all reads together, is treated as unknown."""
@@ -60,3 +65,43 @@ def state_or_none(ti: Any) -> str | None:
         return read_state(ti)
     except Exception:  # noqa: BLE001 - Airflow's API may be away, and says so in many ways
         return None
+
+
+@dataclass(frozen=True)
+class KillSwitch:
+    """Stops what a try answers for, or leaves it. `stop` takes a job and the reason, and never raises."""
+
+    attempt: TrainingTry
+    read_state: Callable[[], str | None]
+    stop: Callable[[Submitted, str], None]
+    is_enabled: bool
+    log: Callable[[str], None]
+
+    def kill(self, *, is_timed_out: bool) -> None:
+        """Inside a signal handler, 5 s: read in threads, then stop or leave.
+
+        Without a job of this try there may be one of the try before: it would have attached to it, so it stops it.
+        """
+        records, k, step = self.attempt.records, self.attempt.k, self.attempt.current
+        state, newer, claim = read_together(
+            [self.read_state, lambda: records.owner(k + 1), records.newest_claim if step is None else lambda: None],
+            within_s=READ_S,
+        )
+        is_ended = is_timed_out or state not in (UNKNOWN, None, "running")
+        if is_ended:
+            # Whoever owns: a POST that is still to come must not be sent. The main thread goes on until SIGKILL.
+            self.attempt.forbidden = "execution_timeout" if is_timed_out else f"the task is {state}"
+            self.log(f"no job will be submitted: {self.attempt.forbidden}")
+        verdict = decide_kill(
+            task_state=None if state is UNKNOWN else state,
+            is_owner=None if newer is UNKNOWN else newer is None and k > 0,
+            is_timed_out=is_timed_out,
+            is_enabled=self.is_enabled,
+        )
+        if step is None and isinstance(claim, ClaimRecord):
+            step = Submitted(claim.ref, claim.submission_id, claim.session_name, claim.deadline, claim.intent)
+        if step is None:
+            return
+        self.log(verdict.reason)
+        if verdict.is_stop:
+            read_together([lambda: self.stop(step, verdict.reason)], within_s=STOP_S)

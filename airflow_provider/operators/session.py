@@ -12,7 +12,6 @@ from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import RayJobFailed, RayTrainError, Superseded, WriteConflict
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.kill import decide_kill
 from airflow_provider.core.records import AttemptRef, OutcomeState
 from airflow_provider.core.waiting import ALIVE_CHECK_S, STOPPING_ENDS, WaitEnd, WaitEvent, WaitLimits, WaitOver
 from airflow_provider.hooks.experiment import open_experiment
@@ -29,7 +28,7 @@ from airflow_provider.operators.collecting import (
     read_experiment,
     refusal,
 )
-from airflow_provider.operators.killing import READ_S, STOP_S, UNKNOWN, read_state, read_together, state_or_none
+from airflow_provider.operators.killing import KillSwitch, read_state, state_or_none
 from airflow_provider.operators.marker import dag_run_identity, set_marker
 from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.publication import Publication
@@ -331,7 +330,7 @@ class TrainingSession:
     def _record(
         self, ended: Ended, *, accepted: bool | None, now: datetime, refused_because: str | None = None
     ) -> None:
-        if accepted is None and ended.is_recorded:
+        if accepted is None and (ended.is_recorded or self._may_go_on(ended)):
             return
         record = collected_record(ended, k=self.attempt.k, now=now, accepted=accepted, refused_because=refused_because)
         try:
@@ -339,6 +338,11 @@ class TrainingSession:
         except WriteConflict:
             # Another owner concluded first; its word stands, and the owner check already let only the newest through.
             self.operator.log.info("%s was collected by another process", ended.ref)
+
+    def _may_go_on(self, ended: Ended) -> bool:
+        """A job that was given up and could not be stopped still trains: its end is not ours to write."""
+        is_live = ended.job_status is not None and not ended.job_status.is_terminal
+        return is_live and self.attempt.k not in ended.stops
 
     def _failed(self, failure: Failure) -> RayJobFailed:
         """The failure as an exception."""
@@ -357,38 +361,15 @@ class TrainingSession:
     # --- kill ----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Inside a signal handler, 5 s: read the task's state and the owner in threads, then stop or leave."""
-        step = self.attempt.current
-        if step is None:
-            self._kill_before_claim()
-            return
-        state, newer = read_together(
-            [self._task_state, lambda: self.records.owner(self.attempt.k + 1)], within_s=READ_S
-        )
-        self._forbid(state)
-        verdict = decide_kill(
-            task_state=None if state is UNKNOWN else state,
-            is_owner=None if newer is UNKNOWN else newer is None,
-            is_timed_out=self.is_timed_out,
+        """Inside a signal handler: see `KillSwitch`."""
+        switch = KillSwitch(
+            attempt=self.attempt,
+            read_state=lambda: read_state(self.context["ti"]),
+            stop=lambda step, reason: self._stop(step, reason=reason),
             is_enabled=self.operator.stop_on_kill,
+            log=self.operator.log.info,
         )
-        self.operator.log.info(verdict.reason)
-        if verdict.is_stop:
-            read_together([lambda: self._stop(step, reason=verdict.reason)], within_s=STOP_S)
-
-    def _kill_before_claim(self) -> None:
-        """No job yet: a person's wish only has to keep the POST from being sent; the main thread goes on until SIGKILL."""
-        (state,) = read_together([self._task_state], within_s=READ_S)
-        self._forbid(state)
-
-    def _forbid(self, state: Any) -> None:
-        """A person's wish, or the time-out, keeps any POST that is still to come from being sent, whoever owns."""
-        if self.is_timed_out or state not in (UNKNOWN, None, "running"):
-            self.attempt.forbidden = "execution_timeout" if self.is_timed_out else f"the task is {state}"
-            self.operator.log.info("no job will be submitted: %s", self.attempt.forbidden)
-
-    def _task_state(self) -> str | None:
-        return read_state(self.context["ti"])
+        switch.kill(is_timed_out=self.is_timed_out)
 
 
 def _client(target: tuple[ClusterAddress, ClusterCredentials]) -> SyncJobsClient:

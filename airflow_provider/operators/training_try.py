@@ -199,6 +199,7 @@ class TrainingTry(Ownership):
                 self.acted_on(decision.ref, decision.submission_id)
                 return Over(decision.ref, decision.submission_id, decision.reason)
             case Attach():
+                self._check_not_forbidden()
                 claim = newest.claim if newest else None
                 self.acted_on(decision.ref, decision.submission_id)
                 return self._submitted(decision, claim)
@@ -339,14 +340,17 @@ class TrainingTry(Ownership):
 
     def _check_before_post(self) -> None:
         """Between claim and every POST: a newer owner means no POST, and so does a person who ended the task meanwhile."""
-        if self.forbidden is not None:
-            raise Superseded("Nothing is submitted any more", known=self.forbidden)
+        self._check_not_forbidden()
         # A mark that came before our owner record existed reached no listener; one that comes later finds it.
         state = self.task_state()
         if state in ENDED_STATES:
             raise Superseded("Nothing is submitted any more", known=f"Airflow says that the task is {state}")
         if not self.is_owner():
             raise _OwnedAgain
+
+    def _check_not_forbidden(self) -> None:
+        if self.forbidden is not None:
+            raise Superseded("Nothing is submitted or waited for any more", known=self.forbidden)
 
     def _metadata(self, claim: ClaimRecord) -> dict[str, str]:
         key = self.request.key

@@ -119,6 +119,8 @@ class JobWaiter:
             if isinstance(sight, JobSeen):
                 alive_age_s, is_outcome_there = await self._alive_age(sight), False
             else:
+                # Silence of the driver is counted only while the job is seen running.
+                self._watched_since, self._alive_age_s = time.monotonic(), None
                 alive_age_s, is_outcome_there = await self._signs()
             judgement = judge_poll(
                 state,
@@ -179,14 +181,18 @@ class JobWaiter:
 
     async def _signs(self) -> tuple[float | None, bool]:
         """What the bucket says while the cluster doesn't: age of the sign of life, and whether an outcome lies there."""
-        try:
-            attempt = await sync_to_async(self._records.read_attempt, thread_sensitive=False)(self.following.ref)
+        ref = self.following.ref
+        age_s, is_outcome_there = None, False
+        try:  # each by itself: a damaged record beside it must not hide a sign of life
+            is_outcome_there = await sync_to_async(self._records.outcome, thread_sensitive=False)(ref) is not None
         except RayTrainError as error:
             self._say(f"the bucket can't be read either: {error.what}")
-            return None, False
-        if attempt is None:
-            return None, False
-        return (attempt.alive.age_s if attempt.alive else None), attempt.outcome is not None
+        try:
+            alive = await sync_to_async(self._records.alive, thread_sensitive=False)(ref)
+            age_s = alive.age_s if alive else None
+        except RayTrainError as error:
+            self._say(f"the driver's sign of life can't be read: {error.what}")
+        return age_s, is_outcome_there
 
     async def _stream(self, client: AsyncJobsClient) -> None:
         emit = self._emit

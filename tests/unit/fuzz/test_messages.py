@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 
 from airflow_provider.core.errors import MessageUnreadable
+from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.waiting import WaitEvent, WaitLimits
 from airflow_provider.hooks.final_stop import JobRecord, stop_for_good
 from airflow_provider.operators.marker import dag_run_identity
@@ -63,7 +64,12 @@ def test_any_row_ends_in_one_event_that_can_be_read(row: Any) -> None:
 def test_any_job_record_is_read_or_refused(job: Any) -> None:
     with only_typed_errors():
         assert JobRecord.model_validate(JOB)
-        stop_for_good(job, counters={"try_number": 1, "max_tries": 1, "clear_number": 0}, how="marked failed")
+        stop_for_good(
+            job,
+            task=TaskInstanceKey("d", "r", "t"),
+            counters={"try_number": 1, "max_tries": 1, "clear_number": 0},
+            how="marked failed",
+        )
 
 
 @given(damaged_value([{"k": 1, "identity": "i"}]))

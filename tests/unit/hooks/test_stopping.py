@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import ClusterUnreachable, RecordUnreadable, Superseded
+from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.hooks.final_stop import stop_for_good
 from airflow_provider.hooks.stop import record_stop, stop_attempt
 from tests.support.experiment import ref
@@ -77,7 +78,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def stop_finally(world: World, job: dict[str, str]) -> str:
-    return stop_for_good(job, counters=COUNTERS, how="marked failed")
+    return stop_for_good(job, task=key_of_owner(world), counters=COUNTERS, how="marked failed")
+
+
+def key_of_owner(world: World) -> TaskInstanceKey:
+    """The task instance that owns; without an owner, the world's own."""
+    found = world.records.newest_owner()
+    who = found[1] if found else world.task.ti
+    return TaskInstanceKey(who.dag_id, who.run_id, who.task_id, who.map_index)
 
 
 def pushed(world: World) -> dict[str, str]:
@@ -197,7 +205,7 @@ def test_the_first_try_of_a_re_created_run_is_stopped_although_its_number_is_low
     def marked(verb: str, key: str) -> None:
         if (verb, key) == ("create_if_absent", layout.owner(2)) and not said:
             said.append("")
-            said.append(stop_for_good(pushed(world), counters=counters, how="marked failed"))
+            said.append(stop_for_good(pushed(world), task=key_of_owner(world), counters=counters, how="marked failed"))
 
     world.bench.interfere = marked
     with pytest.raises(Superseded):
@@ -221,3 +229,14 @@ def test_a_mark_of_a_deleted_run_does_not_stop_the_one_that_came_after(world: Wo
     newest = world.records.newest_owner()
     assert newest is not None
     assert newest[0] == 2
+
+
+def test_a_task_that_was_refused_the_experiment_of_another_does_not_stop_that_one(world: World) -> None:
+    """Two mapped tasks with one fixed experiment_name: the second is refused, somebody marks it, the first trains on."""
+    world.defer(world.operator(experiment_name="shared"))
+    world.server.set_status(next(iter(world.server.jobs)), "RUNNING")
+    ti = world.task.ti
+    other = TaskInstanceKey(ti.dag_id, ti.run_id, ti.task_id, 7)
+    said = stop_for_good(pushed(world), task=other, counters=COUNTERS, how="marked failed")
+    assert "belongs to" in said
+    assert [job.status for job in world.server.jobs.values()] == ["RUNNING"]

@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
+from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.listeners import manual_stop
 from airflow_provider.plugin import RayTrainPlugin
 
@@ -34,6 +35,10 @@ class OrmTaskInstance:
     task: None = None
     try_number: int = 1
     max_tries: int = 3
+    dag_id: str = "d"
+    run_id: str = "r"
+    task_id: str = "t"
+    map_index: int = 4
     dag_run: OrmDagRun | None = field(default_factory=OrmDagRun)
 
 
@@ -43,6 +48,7 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.record: dict[str, Any] | Exception | None = JOB
         self.error: Exception | None = None
+        self.tasks: list[TaskInstanceKey] = []
         self.seen: list[tuple[dict[str, Any], dict[str, int], str]] = []
         self.threads: list[threading.Thread] = []
         self.num_lookups = 0
@@ -55,10 +61,11 @@ class Calls:
             raise self.record
         return self.record
 
-    def _stop(self, job: dict[str, Any], *, counters: dict[str, int], how: str) -> str:
+    def _stop(self, job: dict[str, Any], *, task: TaskInstanceKey, counters: dict[str, int], how: str) -> str:
         self.threads.append(threading.current_thread())
         if self.error is not None:
             raise self.error
+        self.tasks.append(task)
         self.seen.append((job, counters, how))
         return "stopped"
 
@@ -81,6 +88,7 @@ def test_a_task_marked_failed_is_stopped_for_good(calls: Calls) -> None:
     failed(None, OrmTaskInstance())
     calls.settle()
     assert calls.seen == [(JOB, {"try_number": 1, "max_tries": 3, "clear_number": 2}, "marked failed")]
+    assert calls.tasks == [TaskInstanceKey("d", "r", "t", 4)]
 
 
 @pytest.mark.scenario("C60")

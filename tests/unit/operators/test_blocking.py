@@ -211,7 +211,7 @@ def test_an_execution_timeout_ends_the_wait_at_once_and_on_kill_stops_the_job(wo
 @pytest.fixture
 def waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> RayTrainOperator:
     """An operator whose job runs; `on_kill` may come now."""
-    monkeypatch.setattr("airflow_provider.operators.session.READ_S", 0.2)
+    monkeypatch.setattr("airflow_provider.operators.killing.READ_S", 0.2)
     operator = blocking(world)
     world.server.driver = lambda job: setattr(job, "status", "RUNNING")
 
@@ -281,7 +281,7 @@ def test_an_answer_that_never_comes_from_airflow_leaves_the_job_and_does_not_hol
 def test_a_cluster_that_does_not_answer_does_not_hold_up_the_handler(
     world: World, waiting: RayTrainOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider.operators.session.STOP_S", 0.2)
+    monkeypatch.setattr("airflow_provider.operators.killing.STOP_S", 0.2)
     world.task.ti.state = "failed"
     world.server.add(Fault("hang", path=".*/stop"))
     begin = time.monotonic()

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider.core.errors import MessageUnreadable
 from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.waiting import WaitEnd, WaitEvent, WaitLimits
 from airflow_provider.hooks.final_stop import stop_for_good
 from airflow_provider.operators.marker import MARKER_KEY, dag_run_identity
@@ -67,7 +68,12 @@ async def test_a_damaged_row_ends_in_an_event_and_no_traceback(changes: dict[str
 @pytest.mark.parametrize("job", [None, [], "x", {"experiment": 3}, {"experiment": "/e", "conn_id": "c"}])
 def test_a_damaged_job_record_is_not_taken_for_no_job(job: object) -> None:
     with pytest.raises(MessageUnreadable, match="ray_train_job"):
-        stop_for_good(job, counters={"try_number": 1, "max_tries": 1, "clear_number": 0}, how="marked failed")
+        stop_for_good(
+            job,
+            task=TaskInstanceKey("d", "r", "t"),
+            counters={"try_number": 1, "max_tries": 1, "clear_number": 0},
+            how="marked failed",
+        )
 
 
 @pytest.mark.parametrize("marker", [[], "x", {}, {"identity": 3}])

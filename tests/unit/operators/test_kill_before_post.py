@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import Superseded
+from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.hooks.final_stop import stop_for_good
 from airflow_provider.operators.ray_train import RayTrainOperator
 from tests.support.experiment import ref
@@ -24,7 +25,7 @@ MARKED = ["failed", "success", "restarting"]
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("airflow_provider.operators.session.READ_S", 0.2)
+    monkeypatch.setattr("airflow_provider.operators.killing.READ_S", 0.2)
     with running_world(monkeypatch) as world:
         yield world
         world.task.ti.released.set()
@@ -76,6 +77,7 @@ def test_the_listener_can_still_find_it_when_airflow_starts_the_next_try(world: 
     assert "ray_train_job" not in world.task.ti.xcoms
     assert stop_for_good(
         world.task.store.values["ray_train_job"],
+        task=TaskInstanceKey(world.task.ti.dag_id, world.task.ti.run_id, world.task.ti.task_id),
         counters={"try_number": 2, "max_tries": 3, "clear_number": 0},
         how="marked failed",
     )
@@ -208,3 +210,51 @@ def test_a_mark_while_the_post_is_on_its_way_stops_the_job(world: World) -> None
     killers[0].join(10)
     assert layout.stop(1, 1, 1) in world.bench.written()
     assert world.server.num("POST", ".*/stop") == 1
+
+
+def retry_of_a_running_job(world: World, act: Callable[[RayTrainOperator], None]) -> RayTrainOperator:
+    """Try 2 of a job that runs on; `act` comes when it has owned and reads the claim."""
+    trigger = world.defer()
+    world.server.set_status(trigger.submission_id, "RUNNING")
+    world.next_try()
+    operator = world.operator()
+
+    def interfere(verb: str, key: str) -> None:
+        if (verb, key) == ("read", layout.claim(1, 1)) and world.records.owner(2) is not None:
+            world.bench.interfere = lambda *_: None
+            act(operator)
+
+    world.bench.interfere = interfere
+    return operator
+
+
+def test_a_time_out_before_a_retry_has_attached_stops_the_job_it_would_have_attached_to(world: World) -> None:
+    """G4: no retry is left, and nobody else would stop it before its deadline."""
+
+    def times_out(_: RayTrainOperator) -> None:
+        raise AirflowTaskTimeout
+
+    operator = retry_of_a_running_job(world, times_out)
+    with pytest.raises(AirflowTaskTimeout):
+        operator.execute(world.task.context)
+    operator.on_kill()
+    assert layout.stop(1, 1, 2) in world.bench.written()
+    assert world.server.jobs[world.job_id()].status == "STOPPED"
+
+
+def test_a_mark_before_a_retry_has_attached_stops_the_job_and_waits_for_nothing(world: World) -> None:
+    def marked(operator: RayTrainOperator) -> None:
+        world.task.ti.state = "failed"
+        operator.on_kill()
+
+    operator = retry_of_a_running_job(world, marked)
+    with pytest.raises(Superseded):
+        operator.execute(world.task.context)
+    assert world.server.jobs[world.job_id()].status == "STOPPED"
+
+
+def test_an_eviction_before_a_retry_has_attached_leaves_the_job_alone(world: World) -> None:
+    operator = retry_of_a_running_job(world, lambda operator: operator.on_kill())
+    with pytest.raises(TaskDeferred):
+        operator.execute(world.task.context)
+    assert world.server.jobs[world.job_id()].status == "RUNNING"

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from airflow_provider.core import layout
 from airflow_provider.core.errors import ClusterUnreachable, RayJobFailed, Superseded
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.records import CollectedRecord, OutcomeState
@@ -269,12 +270,25 @@ def test_a_wait_that_was_given_up_fails_with_its_own_kind(
 ) -> None:
     """The stopped job may still be RUNNING or PENDING in the Jobs API: its stop takes time, or is ignored."""
     trigger = world.defer()
+    if end != "unreachable":
+        world.bench.store.put_raw(layout.stop(1, 1, 1), stop(1).body())
     failure = failed_resume(world, trigger, end)
     assert (failure.kind, failure.reason) == (kind, reason)
     if end != "unreachable":
         concluded = collected(world).outcome
         assert concluded is not None
         assert concluded.failure == failure
+
+
+def test_a_job_that_could_not_be_stopped_is_not_recorded_as_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trains on; the next try attaches, and the driver's own outcome counts."""
+    trigger = world.defer()
+    world.server.set_status(trigger.submission_id, "RUNNING")
+    monkeypatch.setattr("airflow_provider.operators.training_try.STOP_WAIT_S", 0.0)
+    assert failed_resume(world, trigger, "silent_driver").kind is FailureKind.HANG
+    assert world.records.collected(ref(1, 1)) is None
 
 
 @pytest.mark.parametrize("status", ["STOPPED", "RUNNING"])
