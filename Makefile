@@ -55,7 +55,7 @@ test-fast: lint  ## Lint and unit tests: about a minute
 
 test: lint  ## Everything, on a real Airflow, Ray and S3: under 30 minutes
 	$(BIN)/python -m pytest tests/unit tests/scenarios tests/model -n 2 $(ARGS)
-	$(BIN)/python -m pytest tests/contract tests/e2e -m "not slow" -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest tests/contract tests/e2e -m "not slow" $(ARGS)
 
 scenarios: setup  ## Failures that people reported: run their tests, write docs/scenarios.md
 	$(BIN)/python -m pytest tests -m scenario -p tests.support.scenario_table --scenario-table docs/scenarios.md

@@ -6,9 +6,6 @@ import atexit
 import os
 import shutil
 import tempfile
-from pathlib import Path
-
-import pytest
 
 # Before anything imports airflow, which reads its settings, and writes into its home, at import.
 for name in [name for name in os.environ if name.startswith(("AIRFLOW", "AWS_", "RAY_"))]:
@@ -26,16 +23,3 @@ os.environ |= {
     "RAY_AUTH_MODE": "token",  # Ray's own default hangs on a file in the home
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-
-_ROOT = Path(__file__).parent
-_ON_THE_STACK = _ROOT / "e2e"
-_WITHOUT_AIRFLOW = (_ROOT / "contract", _ROOT / "e2e" / "runtime", _ROOT / "e2e" / "test_train_v1_ray.py")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two groups for two workers: what shares the one Airflow, and what starts services of its own beside it."""
-    for item in items:
-        if any(item.path.is_relative_to(place) for place in _WITHOUT_AIRFLOW):
-            item.add_marker(pytest.mark.xdist_group("services"))
-        elif item.path.is_relative_to(_ON_THE_STACK):
-            item.add_marker(pytest.mark.xdist_group("airflow"))

@@ -30,7 +30,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[
 
 @pytest.fixture
 def experiment(request: pytest.FixtureRequest, s3: S3Server, cluster: RayCluster) -> Experiment:
-    return new_experiment(request.node.name, s3, cluster)
+    experiment = new_experiment(request.node.name, s3, cluster)
+    experiment.env["RAY_DEDUP_LOGS"] = "0"  # Ray folds lines that differ in their numbers only
+    return experiment
 
 
 def on_slots(
