@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.core.decision import Refuse
 from airflow_provider.core.errors import (
     ClusterTimeout,
     ForeignExperiment,
@@ -17,9 +16,8 @@ from airflow_provider.core.errors import (
 )
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.operators.training_try import MAX_ROUNDS, Over, Submitted, TrainingTry
-from tests.support.experiment import owner, ref, stop
+from tests.support.experiment import owner, ref
 from tests.support.fake_jobs_client import job
-from tests.support.records import alive
 from tests.support.training_try import Bench, job_id
 
 CLAIM_1 = "g000001/attempts/000001/claim.json"
@@ -316,40 +314,6 @@ def test_a_final_owner_between_claim_and_post_ends_the_try(bench: Bench) -> None
     assert bench.client.posted == []
     assert bench.steps("marker") == ["marker 1"]
     assert "owners/000003.json" not in bench.written()
-
-
-def test_an_older_trys_stop_that_falls_between_the_reads_is_not_taken_for_one_from_outside(bench: Bench) -> None:
-    """A late on_kill stops the job while the next try reads its facts: that try restores, it must not fail for good."""
-    bench.own(1)
-    bench.claim(1)
-    bench.client.jobs[job_id(1, 1)] = job(job_id(1, 1), "RUNNING")
-
-    def late_on_kill(verb: str, key: str) -> None:
-        if verb == "read" and key.endswith("alive.json"):
-            bench.records.create_stop(ref(1, 1), record=stop(1))
-            bench.client.jobs[job_id(1, 1)] = job(job_id(1, 1), "STOPPED")
-
-    bench.interfere = late_on_kill
-    training_try = bench.new_try(2)
-    training_try.own()
-    newest = training_try.read_newest()
-    assert newest is not None
-    assert not isinstance(training_try.decide(newest), Refuse)
-    bench.interfere = lambda _verb, _key: None
-    assert submitted(training_try).ref == ref(1, 2)
-
-
-def test_a_job_that_was_sent_between_the_reads_is_attached_to_and_not_taken_for_lost(bench: Bench) -> None:
-    bench.own(1)
-    bench.claim(1)
-
-    def sent(verb: str, key: str) -> None:
-        if verb == "read" and key.endswith("alive.json"):
-            bench.store.put_raw(key, alive().body())
-            bench.client.jobs[job_id(1, 1)] = job(job_id(1, 1), "RUNNING")
-
-    bench.interfere = sent
-    assert submitted(bench.new_try(2)).ref == ref(1, 1)
 
 
 def test_a_lost_claim_race_decides_again(bench: Bench) -> None:
