@@ -26,6 +26,7 @@ class JobRecord(BaseModel):
     conn_id: str
     aws_conn_id: str | None
     dag_run_identity: str | None = None
+    stop_on_kill: bool = True
 
 
 def stop_for_good(job: object, *, task: TaskInstanceKey, counters: dict[str, int], how: str) -> str:
@@ -37,6 +38,8 @@ def stop_for_good(job: object, *, task: TaskInstanceKey, counters: dict[str, int
         found = JobRecord.model_validate(job)
     except ValidationError as error:
         raise unreadable_message(f"The record {JOB_RECORD_KEY}", error) from None
+    if not found.stop_on_kill:
+        return "leaving the job: stop_on_kill is off"
     records = ExperimentRecords(open_experiment(found.experiment, aws_conn_id=found.aws_conn_id))
     owner = _final_owner(records, task, counters, identity=found.dag_run_identity)
     if isinstance(owner, str):

@@ -29,18 +29,20 @@ class Publication:
     def __init__(self, ti: RuntimeTaskInstanceProtocol, log: Any, *, store: TaskStateStoreAccessor) -> None:
         self._ti, self._log, self._store = ti, log, store
 
-    def experiment(self, request: TrainingRequest, *, identity: str) -> None:
+    def experiment(self, request: TrainingRequest, *, identity: str, stop_on_kill: bool) -> None:
         """Before anything is owned: from here on the listener can stop what this try is about to start."""
-        record = _record(request, identity)
+        record = _record(request, identity, stop_on_kill=stop_on_kill)
         keep_job_record(self._store, record)  # refused: so will be the marker, which ends a replaced process
         self._ti.xcom_push(key=JOB_RECORD_KEY, value=record)
         url = experiment_url(request.uri, endpoint_url=request.storage.endpoint_url)
         self._ti.xcom_push(key=EXPERIMENT_URL_KEY, value=url)
 
-    def job(self, request: TrainingRequest, step: Submitted, *, identity: str, address: str) -> None:
+    def job(
+        self, request: TrainingRequest, step: Submitted, *, identity: str, stop_on_kill: bool, address: str
+    ) -> None:
         """Right after submitting or attaching: the link is visible while the task waits."""
         self._ti.xcom_push(key=JOB_URL_KEY, value=job_url(address, step.submission_id))
-        value = _record(request, identity) | {
+        value = _record(request, identity, stop_on_kill=stop_on_kill) | {
             "submission_id": step.submission_id,
             "generation": step.ref.generation,
             "attempt": step.ref.attempt,
@@ -79,10 +81,11 @@ class Publication:
             self._log.exception("The failure could not be pushed to XCom")
 
 
-def _record(request: TrainingRequest, identity: str) -> dict[str, Any]:
+def _record(request: TrainingRequest, identity: str, *, stop_on_kill: bool) -> dict[str, Any]:
     return {
         "conn_id": request.conn_id,
         "aws_conn_id": request.aws_conn_id,
         "experiment": request.uri,
         "dag_run_identity": identity,
+        "stop_on_kill": stop_on_kill,
     }

@@ -137,7 +137,11 @@ class TrainingSession:
         """From `execute`: own, decide, act, wait."""
         self.operator.log.info(budget_table(self.request, retries=self.operator.retries))
         self.operator.log.info("experiment %s", self.request.uri)
-        self.publication.experiment(self.request, identity=self.attempt.facts.dag_run_identity)
+        self.publication.experiment(
+            self.request,
+            identity=self.attempt.facts.dag_run_identity,
+            stop_on_kill=self.operator.stop_on_kill,
+        )
         self.attempt.own()
         return self._go_on()
 
@@ -157,8 +161,13 @@ class TrainingSession:
             if isinstance(step, Over):
                 result = self._finish(step.ref, step.submission_id)
             else:
-                identity = self.attempt.facts.dag_run_identity
-                self.publication.job(self.request, step, identity=identity, address=str(self.client.address))
+                self.publication.job(
+                    self.request,
+                    step,
+                    identity=self.attempt.facts.dag_run_identity,
+                    stop_on_kill=self.operator.stop_on_kill,
+                    address=str(self.client.address),
+                )
                 if self.operator.deferrable:
                     self._defer(step)
                 result = self._after_wait_or_none(self._block(step))

@@ -240,3 +240,11 @@ def test_a_task_that_was_refused_the_experiment_of_another_does_not_stop_that_on
     said = stop_for_good(pushed(world), task=other, counters=COUNTERS, how="marked failed")
     assert "belongs to" in said
     assert [job.status for job in world.server.jobs.values()] == ["RUNNING"]
+
+
+def test_a_mark_leaves_the_job_where_the_author_said_so(world: World) -> None:
+    world.defer(world.operator(stop_on_kill=False))
+    world.server.set_status(world.job_id(), "RUNNING")
+    assert stop_finally(world, pushed(world)) == "leaving the job: stop_on_kill is off"
+    assert world.server.jobs[world.job_id()].status == "RUNNING"
+    assert layout.owner(2) not in world.bench.written(), "no owner of the listener's"

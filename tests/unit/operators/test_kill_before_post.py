@@ -20,6 +20,7 @@ from tests.support.fake_jobs import FakeJob
 from tests.support.operator_run import STORAGE, World, running_world
 from tests.support.records import outcome
 
+KEPT = ("conn_id", "aws_conn_id", "experiment", "dag_run_identity", "stop_on_kill")
 MARKED = ["failed", "success", "restarting"]
 
 
@@ -62,6 +63,7 @@ def test_the_listener_can_find_the_experiment_before_anything_is_owned(world: Wo
         "aws_conn_id": None,
         "experiment": uri,
         "dag_run_identity": "i1",
+        "stop_on_kill": True,
     }
     assert world.task.ti.xcoms["ray_train_job"]["experiment"] == uri
 
@@ -72,7 +74,7 @@ def test_the_listener_can_still_find_it_when_airflow_starts_the_next_try(world: 
     at_own(world, lambda: kept.append(dict(world.task.store.values["ray_train_job"])))
     world.defer()
     pushed = world.task.ti.xcoms["ray_train_job"]
-    assert kept[:1] == [{name: pushed[name] for name in ("conn_id", "aws_conn_id", "experiment", "dag_run_identity")}]
+    assert kept[:1] == [{name: pushed[name] for name in KEPT}]
     world.next_try()
     assert "ray_train_job" not in world.task.ti.xcoms
     assert stop_for_good(
