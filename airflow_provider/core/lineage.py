@@ -151,8 +151,8 @@ def project(facts: ExperimentFacts) -> Lineage:
         experiment=facts.uri,
         tries=tuple(_try(owner, claimed.get(owner.k)) for owner in facts.owners),
         attempts=tuple(
-            _attempt(attempt, later=later)
-            for attempt, later in zip(facts.attempts, (*facts.attempts[1:], None), strict=True)
+            _attempt(attempt, later=facts.attempts[number] if number < len(facts.attempts) else None)
+            for number, attempt in enumerate(facts.attempts, 1)
         ),
         checkpoints=tuple(checkpoints),
     )

@@ -157,6 +157,11 @@ def test_an_attempt_tells_its_story() -> None:
     assert (unknown.state, unknown.fenced, unknown.finished_at) == ("unknown", None, None)
 
 
+def test_an_experiment_that_is_owned_and_not_claimed_has_a_lineage() -> None:
+    """What a try that fails before its claim publishes, and what a watcher sees in between."""
+    assert project(facts()).attempts == ()
+
+
 def test_an_attempt_that_nobody_concluded_was_lost_when_another_followed() -> None:
     """Its driver and its Airflow worker died together: the next claim says what was seen of the job."""
     lost, last = project(facts(attempt_records(1), attempt_records(2))).attempts
