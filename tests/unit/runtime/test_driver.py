@@ -25,7 +25,7 @@ from airflow_provider.core.records import (
 )
 from airflow_provider.runtime import ending
 from airflow_provider.runtime.driver import Driver
-from tests.unit.runtime.test_fit_loop import FakeRay, Fit, ends, fails
+from tests.support.fit_world import FakeRay, Fit, ends, fails
 
 AT = datetime(2026, 11, 29, tzinfo=timezone.utc)
 

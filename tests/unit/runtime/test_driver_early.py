@@ -25,8 +25,8 @@ from airflow_provider.core.records import (
     StopRecord,
 )
 from airflow_provider.runtime.driver import Driver
+from tests.support.fit_world import ends, fails
 from tests.unit.runtime.test_driver import AT, Left, driver, no_exit, outcome
-from tests.unit.runtime.test_fit_loop import ends, fails
 
 __all__ = ["no_exit"]
 DENIED = StorePermissionDenied("PutObject under s3://models/x was refused", known="403")
