@@ -131,11 +131,11 @@ class ChaosRun:
         committed = [c for c in lineage["checkpoints"] if c["state"] != "uncommitted"]
         return Ended(
             state=task["state"],
-            epochs=tuple(c["metrics"]["epoch"] for c in committed),
+            epochs={c["name"].partition("/")[2]: c["metrics"]["epoch"] for c in committed},
             last_epoch=EPOCHS - 1,
             is_bit_equal=is_equal,
             lineage_attempts=frozenset(_rank(a["ref"]) for a in lineage["attempts"]),
-            lineage_names=frozenset(c["name"].partition("/")[2] for c in committed),
+            is_thawed=self.pair.is_freeze and self.pair.target is Target.DRIVER,
             live_jobs=live,
         )
 

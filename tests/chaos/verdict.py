@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.observer import Event, own_prefix
@@ -14,15 +14,15 @@ class Ended:
 
     state: str
     """Of the Airflow task."""
-    epochs: tuple[int, ...]
-    """Of every committed checkpoint in the lineage, in no order."""
+    epochs: Mapping[str, int]
+    """Of every committed checkpoint in the XCom, by its name relative to the generation."""
     last_epoch: int
     """That the training was to reach."""
     is_bit_equal: bool
     """Whether the last weights are those of the unharmed run."""
     lineage_attempts: frozenset[tuple[int, int]]
-    lineage_names: frozenset[str]
-    """Committed checkpoints in the XCom, relative to the generation."""
+    is_thawed: bool = False
+    """A frozen writer came back: one manifest may have been on its way, which the check after it can't take back."""
     live_jobs: tuple[str, ...] = ()
     """Jobs and driver processes that were still there a minute after the task's end."""
 
@@ -49,30 +49,33 @@ class Verdict:
 def judge(events: Sequence[Event], ended: Ended) -> Verdict:
     """Compare what was written, in order, with what was promised."""
     verdict = Verdict()
-    _judge_order(events, verdict)
-    repeated = sorted({e for e in ended.epochs if ended.epochs.count(e) > 1})
+    late = _judge_order(events, verdict, num_allowed=1 if ended.is_thawed else 0)
+    epochs = [epoch for name, epoch in ended.epochs.items() if name not in late]
+    repeated = sorted({e for e in epochs if epochs.count(e) > 1})
     if repeated:
         verdict.lost.append(f"epochs {repeated} were committed twice: their first commit was not restored")
     committed = {name for event in events if event.kind == "manifest" for name in event.names}
     claimed = {event.rank for event in events if event.kind == "claim"}
-    if missing := committed - ended.lineage_names:
+    if missing := committed - set(ended.epochs):
         verdict.other.append(f"the lineage lacks committed checkpoints {sorted(missing)}")
     if missing_attempts := claimed - ended.lineage_attempts:
         verdict.other.append(f"the lineage lacks attempts {sorted(missing_attempts)}")
     if ended.state != "success":
         verdict.other.append(f"the task ended as {ended.state}")
-    if max(ended.epochs, default=-1) != ended.last_epoch:
-        verdict.other.append(f"training ended at epoch {max(ended.epochs, default=-1)} instead of {ended.last_epoch}")
+    if max(epochs, default=-1) != ended.last_epoch:
+        verdict.other.append(f"training ended at epoch {max(epochs, default=-1)} instead of {ended.last_epoch}")
     if not ended.is_bit_equal:
         verdict.other.append("the weights differ from the unharmed run's")
     verdict.orphans += [f"still alive: {job}" for job in ended.live_jobs]
     return verdict
 
 
-def _judge_order(events: Sequence[Event], verdict: Verdict) -> None:
+def _judge_order(events: Sequence[Event], verdict: Verdict, *, num_allowed: int) -> set[str]:
+    """Judge restores and commits in order; returns names that a thawed writer listed too late, in its own manifest only."""
     newest_commit: str | None = None
     restored: list[tuple[int, int]] = []
-    listed: dict[tuple[int, int], int] = {}
+    listed: dict[tuple[int, int], set[str]] = {}
+    late: list[set[str]] = []
     for event in events:
         if event.kind == "restored":
             if event.latest != newest_commit:
@@ -81,11 +84,14 @@ def _judge_order(events: Sequence[Event], verdict: Verdict) -> None:
                 )
             restored.append(event.rank)
         elif event.kind == "manifest":
-            own = sum(name.startswith(own_prefix(event.rank)) for name in event.names)
-            is_commit = own > listed.get(event.rank, 0)
-            listed[event.rank] = max(own, listed.get(event.rank, 0))
+            before = listed.setdefault(event.rank, set())
+            new = {name for name in event.names if name.startswith(own_prefix(event.rank))} - before
+            before |= new
             newer = [rank for rank in restored if rank > event.rank]
-            if is_commit and newer:
-                verdict.double.append(f"attempt {event.rank} committed after {newer[0]} had restored")
-            elif is_commit:
+            if new and newer:
+                late.append(new)
+                if len(late) > num_allowed:
+                    verdict.double.append(f"attempt {event.rank} committed after {newer[0]} had restored")
+            elif new:
                 newest_commit = event.latest
+    return set().union(*late[:num_allowed])

@@ -36,11 +36,10 @@ GOOD = [
 ]
 ENDED = Ended(
     state="success",
-    epochs=(0, 1, 2),
+    epochs={name(1, 0): 0, name(1, 1): 1, name(2, 2): 2},
     last_epoch=2,
     is_bit_equal=True,
     lineage_attempts=frozenset({ONE, TWO}),
-    lineage_names=frozenset({name(1, 0), name(1, 1), name(2, 2)}),
 )
 
 
@@ -51,7 +50,7 @@ def test_a_killed_and_restored_run_is_clean() -> None:
 def test_an_older_checkpoint_restored_is_a_lost_one() -> None:
     events = [Event("restored", TWO, latest=name(1, 0)) if e.rank == TWO and e.kind == "restored" else e for e in GOOD]
     assert judge(events, ENDED).lost
-    assert judge(GOOD, replace(ENDED, epochs=(0, 1, 1, 2))).lost, "trained once more"
+    assert judge(GOOD, replace(ENDED, epochs={**ENDED.epochs, name(2, 1): 1})).lost, "trained once more"
 
 
 def test_a_commit_of_an_older_attempt_after_a_newer_one_restored_is_a_double_one() -> None:
@@ -61,14 +60,24 @@ def test_a_commit_of_an_older_attempt_after_a_newer_one_restored_is_a_double_one
     assert not judge(rewrite, ENDED).double, "the same list again commits nothing"
 
 
+def test_a_thawed_writer_may_have_had_one_manifest_on_its_way_and_no_more() -> None:
+    """It writes, then checks the claim, and ends. What it listed is nobody's: not restored, and not an epoch done twice."""
+    late = manifest(ONE, name(1, 0), name(1, 1), name(1, 2))
+    thawed = replace(ENDED, is_thawed=True, epochs={**ENDED.epochs, name(1, 2): 2})
+    assert judge([*GOOD[:8], late, *GOOD[8:]], thawed).is_clean
+    again = manifest(ONE, name(1, 0), name(1, 1), name(1, 2), name(1, 3))
+    more = replace(thawed, epochs={**thawed.epochs, name(1, 3): 3})
+    assert judge([*GOOD[:8], late, again, *GOOD[8:]], more).double
+
+
 def test_everything_else_is_told() -> None:
     assert judge(GOOD, replace(ENDED, live_jobs=("job-1",))).orphans
     for change in (
         {"state": "failed"},
-        {"epochs": (0, 1)},
+        {"epochs": {name(1, 0): 0, name(1, 1): 1}},
         {"is_bit_equal": False},
         {"lineage_attempts": frozenset({ONE})},
-        {"lineage_names": frozenset({name(1, 0)})},
+        {"epochs": {name(1, 0): 0, name(2, 2): 2}},
     ):
         assert judge(GOOD, replace(ENDED, **change)).other, change  # type: ignore[arg-type]
 
