@@ -53,7 +53,7 @@ format: setup  ## Repair style and format where that is safe
 test-fast: lint  ## Lint and unit tests: about a minute
 	$(BIN)/python -m pytest tests/unit -n 2 $(ARGS)
 
-test: lint  ## Everything, on a real Airflow, Ray and S3: under 30 minutes
+test: lint  ## Everything, on a real Airflow, Ray and S3: about 40 minutes on two cores
 	$(BIN)/python -m pytest tests/unit tests/scenarios tests/model -n 2 $(ARGS)
 	$(BIN)/python -m pytest tests/contract tests/e2e -m "not slow" $(ARGS)
 
