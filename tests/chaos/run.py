@@ -103,7 +103,7 @@ class ChaosRun:
             if self.pair.target is Target.DRIVER:
                 wait_until(
                     lambda: self.observer.num_commits((1, 2)) > 0,
-                    timeout_s=LIMIT_S,
+                    timeout_s=2 * LIMIT_S,  # given up as silent, asked to stop, waited for, and only then restored
                     what="a commit of the next attempt",
                 )
             else:

@@ -11,7 +11,7 @@ from tests.chaos.table import FIXED, Pair
 from tests.stack.airflow_client import AirflowClient
 from tests.stack.services import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
