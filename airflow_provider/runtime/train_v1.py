@@ -28,7 +28,7 @@ from airflow_provider.core.layout_v1 import (
     starter_of,
     state_checkpoint,
 )
-from airflow_provider.core.manifest import Manifest, ManifestEntry
+from airflow_provider.core.manifest import Manifest
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import RestorePoint
 from airflow_provider.runtime.commits_v1 import CommitCallback, CommitLog
@@ -225,14 +225,3 @@ def _import_or_none(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         return None
-
-
-def manifest_of_listing(store: ExperimentStore, *, generation: int, run: str) -> Manifest:
-    """A manifest for a V1 run that we did not record: what its result.json and its state say was committed."""
-    folder = f"{layout.generation(generation)}/{run}"
-    found = parse_run(store.files(folder))
-    body = store.read(f"{folder}/{found.newest_state}") if found.newest_state else None
-    known = state_checkpoint(body) if body else None
-    limit = int(known.rpartition("_")[2]) if known else -1
-    entries = tuple(ManifestEntry(f"{run}/{c.name}") for c in found.checkpoints if c.index <= limit)
-    return Manifest(entries=entries, latest=entries[-1] if entries else None, report_indices=tuple(range(len(entries))))
