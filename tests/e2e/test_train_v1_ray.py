@@ -200,13 +200,15 @@ def test_a_user_error_ends_the_fit_and_a_corrected_config_resumes_in_a_new_direc
     buggy = spec(train_loop_config={"epochs": 4, "bug_in": 2}, failure=FailureConfig(max_failures=20))
     outcome = experiment.finish(1, buggy)
     assert outcome.failure is not None, experiment.log(1)
-    # Ray would have repeated it 20 times (G6).
-    assert (outcome.num_fits, outcome.num_restarts) == (1, 2), experiment.log(1)
+    # Ray would have repeated it 20 times (G6). The second fit asked whether the newest checkpoint was to blame: it was not.
+    assert (outcome.num_fits, outcome.num_restarts) == (2, 4), experiment.log(1)
+    assert "is released from quarantine: it fails without" in experiment.log(1)
     assert "the same error 2 times" in outcome.failure.reason
     assert (outcome.failure.kind, outcome.failure.exception_type) == (FailureKind.USER, "KeyError")
     assert outcome.failure.reason.count("'labels'") == 1
     old = experiment.manifest(1).names
-    assert short(old) == ["checkpoint_000000", "checkpoint_000001"]
+    assert short(old) == ["checkpoint_000000", "checkpoint_000000"]
+    assert [name.split("/")[2] for name in old] == ["v1", "v1-2"], "a fit in the same directory would have overwritten"
 
     outcome = experiment.finish(2, spec(train_loop_config={"epochs": 6}))
     assert outcome.state is OutcomeState.SUCCESS, experiment.log(2)
