@@ -79,9 +79,9 @@ def parse_version(reply: Reply) -> ClusterVersion:
     if not isinstance(ray_version, str):
         raise _not_ray(reply, "the answer names no ray_version")
     return ClusterVersion(
-        ray_version=shortened(ray_version, limit=_MAX_NAME),
-        session_name=_text(data.get("session_name")),
-        version=_text(data.get("version")),
+        ray_version=shortened(reply.redact(ray_version), limit=_MAX_NAME),
+        session_name=_text(reply, data.get("session_name")),
+        version=_text(reply, data.get("version")),
     )
 
 
@@ -100,20 +100,20 @@ def parse_job(reply: Reply) -> JobInfo | None:
     if not isinstance(submission_id, str):
         raise _not_ray(reply, "the answer describes no submitted job")
     driver = data.get("driver_info")
-    metadata, message = data.get("metadata"), _text(data.get("message"), limit=_MAX_MESSAGE)
+    metadata = data.get("metadata")
     return JobInfo(
         submission_id=submission_id,
         status=status,
-        entrypoint=_text(data.get("entrypoint")) or "",
-        message=None if message is None else reply.redact(message),
-        error_type=_text(data.get("error_type")),
+        entrypoint=_text(reply, data.get("entrypoint")) or "",
+        message=_text(reply, data.get("message"), limit=_MAX_MESSAGE),
+        error_type=_text(reply, data.get("error_type")),
         driver_exit_code=_integer(data.get("driver_exit_code")),
         metadata={k: v for k, v in metadata.items() if isinstance(v, str)} if isinstance(metadata, dict) else {},
         start_time=from_millis(data.get("start_time")),
         end_time=from_millis(data.get("end_time")),
-        driver_node_id=_text(data.get("driver_node_id")),
-        driver_node_ip=_text(driver.get("node_ip_address")) if isinstance(driver, dict) else None,
-        ray_job_id=_text(data.get("job_id")),
+        driver_node_id=_text(reply, data.get("driver_node_id")),
+        driver_node_ip=_text(reply, driver.get("node_ip_address")) if isinstance(driver, dict) else None,
+        ray_job_id=_text(reply, data.get("job_id")),
     )
 
 
@@ -269,8 +269,9 @@ def last_line(reply: Reply) -> str:
     return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}... ({len(line):,} characters)"
 
 
-def _text(value: object, *, limit: int = _MAX_NAME) -> str | None:
-    return shortened(value, limit=limit) if isinstance(value, str) else None
+def _text(reply: Reply, value: object, *, limit: int = _MAX_NAME) -> str | None:
+    """A text of the answer as far as we keep it: a gateway may echo what it was sent, our token too."""
+    return shortened(reply.redact(value), limit=limit) if isinstance(value, str) else None
 
 
 def _integer(value: object) -> int | None:

@@ -163,9 +163,9 @@ class FitLoop:
             self.ending.obey(hit)
 
     def _own_commits(self) -> int:
-        body = patiently(lambda: self.store.read(layout.manifest(*self.spec.ref.rank)), for_s=STORE_PATIENCE_S)
-        own = f"attempts/{self.spec.ref.attempt:06d}/"
-        listed = [n for n in parse_manifest(body, key="manifest").names if n.startswith(own)] if body else []
+        key, own = layout.manifest(*self.spec.ref.rank), f"attempts/{self.spec.ref.attempt:06d}/"
+        body = patiently(lambda: self.store.read(key), for_s=STORE_PATIENCE_S)
+        listed = [n for n in parse_manifest(body, key=key).names if n.startswith(own)] if body else []
         return max(len(listed), self.scribe.progress.num_commits)
 
     def _note(self, failure: Failure, decision: str, commits: int) -> None:

@@ -23,11 +23,11 @@ class _Open:
 
     suspicion: Suspicion
     manifest: bytes
+    names: tuple[str, ...]
 
     def has_progressed(self, now: Manifest | None) -> bool:
         """Whether anything was committed since."""
-        before = parse_manifest(self.manifest, key="manifest").names
-        return now is not None and not set(now.names) <= set(before)
+        return now is not None and not set(now.names) <= set(self.names)
 
 
 class PoisonWatch:
@@ -58,7 +58,7 @@ class PoisonWatch:
             self.release(verdict.reason)
         if verdict.action != "suspect" or manifest is None or manifest.latest is None or body is None:
             return False
-        self._open = _Open(Suspicion(manifest.latest.name, failure), body)
+        self._open = _Open(Suspicion(manifest.latest.name, failure), body, manifest.names)
         self._num_suspected += 1
         self._write(self._open.suspicion, is_suspicion=True)
         say(f"checkpoint {manifest.latest.name} is in quarantine: {verdict.reason}")
@@ -117,5 +117,6 @@ class PoisonWatch:
         return (own,) if self._has_own_manifest() else (own, layout.published_manifest(self.spec.ref.generation))
 
     def _read_manifest(self) -> tuple[bytes | None, Manifest | None]:
-        body = patiently(lambda: self.store.read(self._manifest_keys()[-1]), for_s=STORE_PATIENCE_S)
-        return body, parse_manifest(body, key="manifest") if body else None
+        key = self._manifest_keys()[-1]
+        body = patiently(lambda: self.store.read(key), for_s=STORE_PATIENCE_S)
+        return body, parse_manifest(body, key=key) if body else None

@@ -68,6 +68,22 @@ def test_job_is_read_with_aware_times_and_without_its_environment() -> None:
     assert "hunter2" not in str(vars(job))
 
 
+def test_what_a_gateway_echoes_of_our_token_is_not_kept() -> None:
+    """The cluster's session name reaches claims and logs."""
+
+    def echo(body: dict[str, object]) -> Reply:
+        echoed = json.dumps(body).replace("ECHO", "s3cr3t").encode()
+        return Reply(200, "application/json", echoed, redact=lambda text: text.replace("s3cr3t", "***"))
+
+    version = replies.parse_version(
+        echo({"ray_version": "2.60 ECHO", "session_name": "session ECHO", "version": "ECHO"})
+    )
+    job = replies.parse_job(echo({**JOB, "message": "ECHO", "error_type": "ECHO", "entrypoint": "run ECHO"}))
+    assert job is not None
+    assert "s3cr3t" not in f"{version} {vars(version)} {job} {vars(job)}"
+    assert (version.session_name, job.message) == ("session ***", "***")
+
+
 def test_only_rays_own_404_means_unknown() -> None:
     """A proxy's 404 taken for "job gone" would declare a healthy job lost."""
     assert replies.parse_job(ray(404, "Job a1 does not exist")) is None
