@@ -10,6 +10,7 @@ from airflow_provider.client import requests
 from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.client.log_body import LogBody, NotALog
 from airflow_provider.client.log_tail import Clock, TailLimits, follow
+from airflow_provider.client.pool import Pool, acquire, release
 from airflow_provider.client.submitting import (
     Answer,
     EnsurePackage,
@@ -19,7 +20,7 @@ from airflow_provider.client.submitting import (
     Wait,
     submit_or_find_steps,
 )
-from airflow_provider.client.transport import AsyncTransport, Body, Endpoint, SyncTransport, Timeouts, tls_context
+from airflow_provider.client.transport import Body, Endpoint, SyncTransport, Timeouts, tls_context
 from airflow_provider.client.websocket import open_tail
 from airflow_provider.core.errors import RayTrainError
 
@@ -178,9 +179,10 @@ class SyncJobsClient:
 
 
 class AsyncJobsClient:
-    """Asyncio client with one connection pool for one event loop; use it as an async context manager.
+    """Asyncio client; use it as an async context manager.
 
-    The same methods and errors as `SyncJobsClient`, and the log tail.
+    The same methods and errors as `SyncJobsClient`, and the log tail. Clients of one event loop with the same address and
+    credentials share one connection pool.
     """
 
     def __init__(
@@ -197,8 +199,8 @@ class AsyncJobsClient:
         self._endpoint = Endpoint(address, credentials or ClusterCredentials(), timeouts or Timeouts())
         self._limits = submit_limits or SubmitLimits()
         self._sleep = sleep
-        self._context = tls_context(address, self._endpoint.credentials)
-        self._transport = AsyncTransport(self._endpoint, self._context)
+        self._pool: Pool | None = None
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         """Give the client itself."""
@@ -207,12 +209,14 @@ class AsyncJobsClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection pool."""
+        """Leave the connection pool."""
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection pool."""
-        await self._transport.close()
+        """Leave the connection pool; its last user closes it."""
+        pool, self._pool, self._is_closed = self._pool, None, True
+        if pool is not None:
+            await release(pool)
 
     async def version(self) -> ClusterVersion:
         """Ray's version and the session of its head; needs the token too."""
@@ -266,13 +270,13 @@ class AsyncJobsClient:
         """
         request = requests.logs(submission_id)
         guard, body = Body(self._endpoint, request), LogBody(position=position, max_chars=max_chars)
-        async with self._transport.stream(request) as response:
+        async with self._shared.transport.stream(request) as response:
             if not response.is_success:
-                reply = self._endpoint.reply(response, await self._transport.read(response, request))
+                reply = self._endpoint.reply(response, await self._shared.transport.read(response, request))
                 request.parse(reply)
                 return None
             try:
-                async for data in self._transport.pieces(response, request):
+                async for data in self._shared.transport.pieces(response, request):
                     guard.check_time()
                     body.feed(data)
                 return body.finish()
@@ -282,7 +286,7 @@ class AsyncJobsClient:
 
     def open_tail(self, submission_id: str) -> AbstractAsyncContextManager[AsyncIterator[str]]:
         """One websocket session on a job's log, from its start; see `websocket.open_tail`."""
-        return open_tail(self._endpoint, self._context, submission_id)
+        return open_tail(self._endpoint, self._shared.context, submission_id)
 
     def tail(
         self,
@@ -305,8 +309,16 @@ class AsyncJobsClient:
             clock=Clock(self._sleep),
         )
 
+    @property
+    def _shared(self) -> Pool:
+        if self._is_closed:
+            raise RuntimeError("this client is closed")
+        if self._pool is None:
+            self._pool = acquire(self._endpoint)
+        return self._pool
+
     async def _call(self, request: ApiRequest[T]) -> T:
-        return request.parse(await self._transport.send(request))
+        return request.parse(await self._shared.transport.send(request))
 
     async def _perform(self, step: Step) -> Answer:
         try:

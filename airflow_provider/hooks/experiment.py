@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider.core.spec import StorageConfig
-from airflow_provider.hooks.ray import missing_connection
+from airflow_provider.hooks.s3_clients import SharedS3Client, s3_hook
 
 if TYPE_CHECKING:
     from airflow_provider.storage.object_store import ObjectStore
@@ -22,34 +22,14 @@ def open_experiment(uri: str, *, aws_conn_id: str | None, storage_path: str | No
     if not uri.startswith("s3://"):
         return open_object_store(uri, anchor=storage_path)
 
-    def client_factory() -> Any:
-        # The hook caches its client and credentials, so each client comes from a new hook.
-        return _s3_hook(aws_conn_id).get_conn()
-
-    return open_object_store(uri, client_factory=client_factory)
-
-
-def _s3_hook(aws_conn_id: str | None) -> Any:
-    """Airflow's S3 hook. A missing `aws_default` means boto3's own chain, as everywhere in Airflow; any other is an error."""
-    from airflow.providers.amazon.aws.hooks.s3 import S3Hook
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    from airflow_provider.storage.s3 import s3_client_config
-
-    hook = S3Hook(aws_conn_id=aws_conn_id, config=s3_client_config())
-    if aws_conn_id not in (None, "aws_default"):
-        try:
-            hook.get_connection(aws_conn_id)
-        except AirflowNotFoundException:
-            raise missing_connection(str(aws_conn_id), "aws") from None
-    return hook
+    return open_object_store(uri, client_factory=SharedS3Client(aws_conn_id))
 
 
 def cluster_storage(config: StorageConfig, *, uri: str, aws_conn_id: str | None) -> StorageConfig:
     """The storage settings that travel: what the author set, else endpoint and region of the AWS connection."""
     if not uri.startswith("s3://") or (config.endpoint_url and config.region):
         return config
-    hook = _s3_hook(aws_conn_id)
+    hook = s3_hook(aws_conn_id)
     endpoint = config.endpoint_url or hook.conn_config.get_service_endpoint_url("s3")
     region = config.region or hook.region_name
     data = config.model_dump() | {"endpoint_url": endpoint, "region": region}

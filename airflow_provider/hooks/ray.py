@@ -80,7 +80,7 @@ class RayHook(BaseHook):
         return SyncJobsClient(address, credentials=credentials)
 
     async def aclient(self) -> AsyncJobsClient:
-        """An async client with its own connection pool; close it after use."""
+        """An async client on the event loop's pool for this dashboard; close it after use."""
         from airflow_provider.client.jobs_client import AsyncJobsClient
 
         address, credentials = await self.atarget()

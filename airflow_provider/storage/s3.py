@@ -52,6 +52,8 @@ def s3_client_config(*, timeout_s: float = 20.0, max_attempts: int = 3) -> Confi
         connect_timeout=min(5.0, timeout_s),
         read_timeout=timeout_s,
         retries={"mode": "standard", "total_max_attempts": max_attempts},
+        # One client serves all threads of a triggerer; with fewer, botocore opens and drops connections, and warns.
+        max_pool_connections=50,
     )
 
 

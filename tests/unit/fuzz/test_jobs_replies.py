@@ -125,8 +125,9 @@ def test_the_async_client_does_too(reply: tuple[int, dict[str, str], bytes]) -> 
 
     async def ask() -> None:
         async with AsyncJobsClient(ADDRESS, credentials=CREDENTIALS, submit_limits=LIMITS, sleep=no_sleep) as client:
-            await client._transport._http.aclose()
-            client._transport._http = httpx.AsyncClient(transport=httpx.MockTransport(handler(reply)))
+            transport = client._shared.transport
+            await transport._http.aclose()
+            transport._http = httpx.AsyncClient(transport=httpx.MockTransport(handler(reply)))
             calls: tuple[Callable[[], Awaitable[object]], ...] = (
                 client.version,
                 lambda: client.get_job("s"),

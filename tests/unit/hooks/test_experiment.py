@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,35 +56,49 @@ def test_an_unmounted_share_is_not_an_empty_experiment(tmp_path: Path) -> None:
         open_experiment(str(gone / "x"), aws_conn_id=None, storage_path=str(gone)).read("owners/000001.json")
 
 
-def test_each_s3_client_has_fresh_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def client_of(uri: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """What a store at `uri` gets its client from."""
+    factories: list[Callable[[], Any]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "airflow_provider.storage.object_store.open_object_store",
+            lambda _, *, client_factory: factories.append(client_factory),
+        )
+        open_experiment(uri, aws_conn_id="aws_test")
+    return factories[0]
+
+
+def test_stores_behind_one_connection_share_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs 12 MB: a triggerer with 1,000 of them would need 12 GB."""
+    first, second = (client_of(f"{URI}/{n}", monkeypatch)() for n in (1, 2))
+    assert first is second
+    assert first.meta.endpoint_url == "http://s3.local:8333"
+
+
+def test_a_client_whose_credentials_were_refused_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook keeps its credentials for ever, and a training outlives them."""
-    made: list[object] = []
-    looked_up: list[str] = []
+    one, other = client_of(URI, monkeypatch), client_of(URI, monkeypatch)
+    old = one()
+    assert other() is old
+    new = one()
+    assert new is not old
+    assert other() is new, "the one that comes second needs no third"
 
-    class Hook:
-        def __init__(self, **options: object) -> None:
-            assert options["aws_conn_id"] == "aws_test"
-            made.append(self)
 
-        def get_connection(self, conn_id: str) -> object:
-            looked_up.append(conn_id)
-            return object()
+def test_a_changed_connection_has_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rotated key or a moved endpoint counts from the next store on."""
+    old = client_of(URI, monkeypatch)()
+    changed = {"conn_type": "aws", "login": "AKIA2", "password": "n3w", "extra": {"endpoint_url": "http://s3.new:1"}}
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_TEST", json.dumps(changed))
+    new = client_of(URI, monkeypatch)()
+    assert (old.meta.endpoint_url, new.meta.endpoint_url) == ("http://s3.local:8333", "http://s3.new:1")
 
-        def get_conn(self) -> object:
-            return object()
 
-    monkeypatch.setattr("airflow.providers.amazon.aws.hooks.s3.S3Hook", Hook)
-    factories = []
-    monkeypatch.setattr(
-        "airflow_provider.storage.object_store.open_object_store",
-        lambda _, *, client_factory: factories.append(client_factory),
-    )
-    open_experiment(URI, aws_conn_id="aws_test")
-    assert made == [], "opening reads no connection"
-    factories[0]()
-    factories[0]()
-    assert len(made) == 2
-    assert looked_up == ["aws_test", "aws_test"], "a rotated key is read with each client"
+def test_opening_reads_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_AWS_TEST")
+    make = client_of(URI, monkeypatch)
+    with pytest.raises(InvalidConfig, match="aws_test"):
+        make()
 
 
 def test_another_store_is_refused() -> None:
