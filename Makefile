@@ -25,8 +25,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # More pytest options, such as ARGS='-k fencing -x'.
 ARGS ?=
 SEED ?= 0
+# Older releases of Ray that `make rays` puts on the cluster.
+RAYS ?= 2.51.0 2.54.0
 
-.PHONY: help setup lint format test-fast test scenarios model chaos demo stack build clean
+.PHONY: help setup lint format test-fast test test-slow scenarios model chaos rays demo stack build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -53,15 +55,31 @@ format: setup  ## Repair style and format where that is safe
 test-fast: lint  ## Lint and unit tests: about a minute
 	$(BIN)/python -m pytest tests/unit -n 2 $(ARGS)
 
-test: lint  ## Everything, on a real Airflow, Ray and S3: about 40 minutes on two cores
+# Each step ends its services before the next begins: an Airflow or a Ray that idles costs a tenth of a core.
+test: lint  ## Everything but what is slow, on a real Airflow, Ray and S3: under 30 minutes on two cores
 	$(BIN)/python -m pytest tests/unit tests/scenarios tests/model -n 2 $(ARGS)
-	$(BIN)/python -m pytest tests/contract tests/e2e -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest tests/contract -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest tests/e2e/runtime tests/e2e/test_train_v1_ray.py -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest tests/e2e -m "not slow" --ignore tests/e2e/runtime --ignore tests/e2e/test_train_v1_ray.py $(ARGS)
+
+test-slow: lint  ## The tests that `make test` has no time for
+	$(BIN)/python -m pytest tests/contract tests/e2e -m slow $(ARGS)
 
 scenarios: setup  ## Failures that people reported: run their tests, write docs/scenarios.md
 	$(BIN)/python -m pytest tests -m scenario -p tests.support.scenario_table --scenario-table docs/scenarios.md
 
 model: setup  ## Explore the protocol between tries, drivers and bucket: about 10 minutes (MISTAKE='no marker' shows one story)
 	@$(BIN)/python -m tests.model $(if $(MISTAKE),--seed "$(MISTAKE)")
+
+rays: setup $(RAYS:%=.venv-ray-%/.installed)  ## Older releases of Ray on the cluster, and an upgrade between two tries (RAYS="2.51.0 2.54.0")
+	@for ray in $(RAYS); do \
+		echo "Ray $$ray"; OLDER_RAY_BIN=$(CURDIR)/.venv-ray-$$ray/bin $(BIN)/python -m pytest tests/rays $(ARGS); \
+	done
+
+.venv-ray-%/.installed: constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet 'ray[default,train]==$*' "$$(grep '^torch==' constraints.txt)"
+	@touch $@
 
 demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 leaves the UI up)
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)

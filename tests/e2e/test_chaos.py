@@ -26,3 +26,5 @@ def test_no_fault_loses_doubles_or_orphans_anything(
 ) -> None:
     report = ChaosRun(stack, airflow, pair).execute(weights)
     assert report.verdict.is_clean, (report.verdict.sentences(), report.fault)
+    if pair.is_airflows_loss:
+        assert report.attempts == 1, "a training was started again although only Airflow lost something"

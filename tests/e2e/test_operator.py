@@ -86,6 +86,7 @@ def test_no_secret_reaches_xcom_log_or_job(unharmed: TrainingRun, stack: Stack) 
     assert not [s for s in secrets for text in shown if s in text]
 
 
+@pytest.mark.slow
 def test_the_job_link_is_there_while_the_task_is_deferred(start: Start) -> None:
     run = start("train_deferred", epochs=3, epoch_seconds=1)
     run.airflow.wait_for_task(*run.key, states={"deferred"}, timeout_s=LIMIT_S)
@@ -94,6 +95,7 @@ def test_the_job_link_is_there_while_the_task_is_deferred(start: Start) -> None:
     assert wait_for_end(run)["state"] == "success"
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("C32")
 def test_a_killed_driver_is_restored_by_the_retry_bit_for_bit(start: Start, unharmed: TrainingRun) -> None:
     run = start("train_deferred", epochs=6, epoch_seconds=1)
@@ -124,6 +126,7 @@ def test_a_replaced_cluster_is_noticed_and_the_retry_restores(start: Start, unha
     assert is_bit_equal(weights(run), weights(unharmed))
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("C25")
 def test_a_killed_airflow_worker_attaches_to_the_running_job(start: Start, unharmed: TrainingRun) -> None:
     """No training time is lost: try 2 joins the job of try 1."""
@@ -154,16 +157,18 @@ def test_a_user_error_ends_the_retries_and_shows_the_inner_exception(start: Star
     assert [c.metrics["epoch"] for c in run.lineage().checkpoints] == [0]
 
 
-@pytest.mark.parametrize("dag_id", ["train_factory", "train_script", "train_v1", "train_elastic"])
-def test_every_way_to_say_what_to_train(start: Start, dag_id: str) -> None:
-    run = start(dag_id, epochs=3)
-    assert wait_for_end(run)["state"] == "success", run.log()[-4000:]
-    result = run.xcom()
-    assert result["new_checkpoints"] == 3
-    assert result["latest_checkpoint"]["metrics"]["epoch"] == 2
-    assert result["fenced"] is (dag_id != "train_v1")
+def test_every_way_to_say_what_to_train(start: Start) -> None:
+    """All at the same time: each job spends most of its time on waiting for Ray."""
+    runs = {way: start(way, epochs=3) for way in ("train_factory", "train_script", "train_v1", "train_elastic")}
+    for way, run in runs.items():
+        assert wait_for_end(run)["state"] == "success", run.log()[-4000:]
+        result = run.xcom()
+        assert result["new_checkpoints"] == 3, way
+        assert result["latest_checkpoint"]["metrics"]["epoch"] == 2, way
+        assert result["fenced"] is (way != "train_v1"), way
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("C55")
 def test_mapped_tasks_have_experiments_of_their_own(start: Start) -> None:
     runs = [start("train_mapped")]
@@ -229,6 +234,7 @@ def test_bad_requests_fail_at_once_typed_and_without_a_job(stack: Stack, airflow
     assert not driver_processes(stack.ray)
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("C61")
 def test_a_killed_triggerer_costs_nothing_and_a_mark_without_one_leaves_no_orphan(start: Start) -> None:
     """The job goes on; another triggerer waits for it. While none runs, the listener stops what a person ended."""

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 Start = Callable[..., TrainingRun]
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("C61")
 def test_a_triggerer_that_is_told_to_end_leaves_the_job_alone(start: Start) -> None:
     """SIGTERM, as in a rolling upgrade, runs the triggers' clean-up: nothing is stopped, another triggerer goes on."""
@@ -30,6 +31,7 @@ def test_a_triggerer_that_is_told_to_end_leaves_the_job_alone(start: Start) -> N
     assert run.xcom()["new_checkpoints"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("C60")
 def test_marking_a_deferred_task_successful_stops_its_job(start: Start) -> None:
     """A person is content with what there is: the GPUs are freed, and the lineage says that it was ended by hand."""

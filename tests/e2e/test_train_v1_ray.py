@@ -194,6 +194,7 @@ def test_a_killed_driver_is_restored_in_its_run_directory(experiment: Experiment
     assert [f.key for f in recorded[-1].files] == ["state.json"]
 
 
+@pytest.mark.slow
 def test_a_user_error_ends_the_fit_and_a_corrected_config_resumes_in_a_new_directory(experiment: Experiment) -> None:
     """V1 wraps a KeyError in three Ray errors and repeats it; and its restore would ignore the corrected config."""
     experiment.gate.touch()
@@ -226,6 +227,7 @@ def test_a_user_error_ends_the_fit_and_a_corrected_config_resumes_in_a_new_direc
     assert all(experiment.exists(name) for name in manifest.names)
 
 
+@pytest.mark.slow
 def test_a_commit_that_rays_state_does_not_know_yet_is_not_trained_again(experiment: Experiment) -> None:
     """Ray's own restore would go back: its state lags ten seconds behind. Our manifest doesn't (G2)."""
     training = spec(checkpoint=CheckpointConfig(), datasets=None)
@@ -241,6 +243,7 @@ def test_a_commit_that_rays_state_does_not_know_yet_is_not_trained_again(experim
     assert "not from checkpoint_000001" in experiment.log(2)
 
 
+@pytest.mark.slow
 def test_a_trainer_factory_is_restored_with_the_class_it_returns(experiment: Experiment) -> None:
     """All built-in trainers: the factory is called again, for what restore must be given again."""
     training = spec(

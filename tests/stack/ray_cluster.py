@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -54,8 +55,12 @@ class RayCluster(Service):
         env: Mapping[str, str] | None = None,
         object_store_mb: int = 200,
         token: str | None = None,
+        bin_dir: Path | None = None,
     ) -> None:
-        """`num_cpus` is what Ray schedules by, not a limit. `env` reaches the jobs too: hand it the S3 server's `env()`."""
+        """`num_cpus` is what Ray schedules by, not a limit. `env` reaches the jobs too: hand it the S3 server's `env()`.
+
+        `bin_dir` is where another Ray is installed, with its own Python.
+        """
         super().__init__(state_dir)
         self.num_cpus = num_cpus
         self.object_store_mb = object_store_mb
@@ -65,6 +70,7 @@ class RayCluster(Service):
         self.address = f"http://{LOOPBACK}:{self.dashboard_port}"
         self.shown_address = self.address
         """What Airflow is told: a gate's address where one stands before the dashboard."""
+        self.bin_dir = bin_dir
         self._env = dict(env or {})
         self._other_ports = _node_ports() | {"ray-client-server-port": free_port()}
         # Ray puts Unix sockets some 60 characters deep into this; the kernel allows 107 in all.
@@ -112,7 +118,8 @@ class RayCluster(Service):
             "GLOO_SOCKET_IFNAME": "lo",
             "TP_SOCKET_IFNAME": "lo",
         }
-        return clean_env(self.state_dir / "ray-home", {**own, **self._env})
+        found = clean_env(self.state_dir / "ray-home", {**own, **self._env})
+        return found if self.bin_dir is None else found | {"PATH": f"{self.bin_dir}{os.pathsep}{found['PATH']}"}
 
     def session_logs(self) -> Path:
         """The folder of this session's logs (job drivers, workers, raylet); gone after `stop`."""
@@ -141,7 +148,7 @@ class RayCluster(Service):
 
     def drain(self, node_id: str, *, deadline_s: int) -> None:
         """Tell Ray, as a cloud does of a spot machine, that a node will be taken away."""
-        command = [program("ray"), "drain-node", f"--address={LOOPBACK}:{self.port}", f"--node-id={node_id}"]
+        command = [self._ray(), "drain-node", f"--address={LOOPBACK}:{self.port}", f"--node-id={node_id}"]
         why = ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot reclaim"]
         subprocess.run(
             [*command, *why, f"--deadline-remaining-seconds={deadline_s}"], env=self.env(), check=True, timeout=60
@@ -158,9 +165,12 @@ class RayCluster(Service):
         except (urllib.error.URLError, OSError, KeyError, ValueError):
             return False
 
+    def _ray(self) -> str:
+        return program("ray") if self.bin_dir is None else str(self.bin_dir / "ray")
+
     def _command(self) -> list[str]:
         return [
-            program("ray"),
+            self._ray(),
             "start",
             "--head",
             "--block",

@@ -135,6 +135,7 @@ def test_finished_earlier_attempt_is_carried_over(healthy: Experiment) -> None:
     assert healthy.committed(2) == []
 
 
+@pytest.mark.slow
 def test_dead_controller_is_refitted_within_the_job(experiment: Experiment, healthy: Experiment) -> None:
     """Ray gives a dead controller no retry; the driver fits again from the last commit."""
     job = experiment.start(loop(), 1)
@@ -146,6 +147,7 @@ def test_dead_controller_is_refitted_within_the_job(experiment: Experiment, heal
     assert_equal_weights(weights(experiment, 1), weights(healthy, 1))
 
 
+@pytest.mark.slow
 def test_trainer_factory(experiment: Experiment) -> None:
     """The factory's trainer is fenced and recorded like ours."""
     job = experiment.start(TrainingSpec(kind=TrainingKind.TRAINER, target="factory:make"), 1)

@@ -26,6 +26,7 @@ from tests.support.runtime_case import (
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
+@pytest.mark.slow
 def test_same_user_error_twice_ends_the_fit(experiment: Experiment) -> None:
     """G6: GPU time isn't burnt on a deterministic error, whatever max_failures says."""
     job = experiment.start(loop(raise_at=1, num_workers=1, failure=FailureConfig(max_failures=20)), 1)
@@ -106,11 +107,16 @@ def test_loop_that_ignores_the_checkpoint_fails(experiment: Experiment) -> None:
 @pytest.mark.parametrize(
     ("training", "says"),
     [
-        (loop(target="case:no_such"), "has no 'no_such'"),
-        (loop(target="not_there:train"), "no module named 'not_there'"),
-        (TrainingSpec(kind=TrainingKind.TRAINER, target="factory:forgets"), "doesn't use the run config"),
+        pytest.param(loop(target="case:no_such"), "has no 'no_such'", marks=pytest.mark.slow, id="no function"),
+        pytest.param(
+            loop(target="not_there:train"), "no module named 'not_there'", marks=pytest.mark.slow, id="no module"
+        ),
+        pytest.param(
+            TrainingSpec(kind=TrainingKind.TRAINER, target="factory:forgets"),
+            "doesn't use the run config",
+            id="run config forgotten",
+        ),
     ],
-    ids=["no function", "no module", "run config forgotten"],
 )
 def test_wrong_code_path_is_a_config_error(experiment: Experiment, training: TrainingSpec, says: str) -> None:
     """Bad input ends retries at once, before any worker starts."""

@@ -74,6 +74,7 @@ def test_lost_node_is_waited_for_and_training_goes_on_in_the_same_job(
     assert_equal_weights(weights(experiment, 1), weights(healthy, 1))
 
 
+@pytest.mark.slow
 def test_node_that_is_taken_away_with_notice_leaves_a_checkpoint_in_time(
     experiment: Experiment, cluster: RayCluster
 ) -> None:
