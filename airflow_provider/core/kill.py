@@ -1,4 +1,4 @@
-"""Whether a killed operator stops its job: an eviction must not, a person's wish must."""
+"""Whether a killed operator or trigger stops its job: an eviction must not, a person's wish must."""
 
 from __future__ import annotations
 
@@ -32,3 +32,17 @@ def decide_kill(*, task_state: str | None, is_owner: bool | None, is_timed_out: 
     if task_state == "running":
         return KillVerdict(is_stop=False, reason="leaving the job: the task is still running, this worker is evicted")
     return KillVerdict(is_stop=True, reason=f"stopping the job: the task is {task_state}")
+
+
+def decide_trigger_kill(*, task_state: str | None, is_readable: bool) -> KillVerdict:
+    """Judge the `on_kill` of a deferred task's trigger. A state of None is a cleared task that waits for its next try.
+
+    Airflow calls it also where nobody wished anything: a triggerer that froze, and whose triggers another one has taken over
+    meanwhile, ends them as if by hand when it thaws. The task is deferred then, as it is after a clear once the next try has
+    deferred, which owns the job by that time. Unknown means leave, as in a worker.
+    """
+    if not is_readable:
+        return KillVerdict(is_stop=False, reason="leaving the job: the task's state couldn't be read in time")
+    if task_state == "deferred":
+        return KillVerdict(is_stop=False, reason="leaving the job: the task is still deferred, another triggerer waits")
+    return KillVerdict(is_stop=True, reason=f"the deferred task was marked or cleared: it is {task_state or 'cleared'}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider.core.kill import decide_kill
 from airflow_provider.core.records import ClaimRecord
+from airflow_provider.hooks.task_state import find_state
 from airflow_provider.operators.training_try import Submitted, TrainingTry
 
 READ_S = 2.0
@@ -43,14 +44,6 @@ def read_together(reads: Sequence[Callable[[], Any]], *, within_s: float) -> lis
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
     return list(results)
-
-
-def find_state(states: dict[str, Any], *, run_id: str, task_id: str) -> str | None:
-    """The task's state in Airflow's answer, which names mapped ones `<task_id>_<map_index>`."""
-    for name, state in states.get(run_id, {}).items():
-        if name == task_id or name.startswith(f"{task_id}_"):
-            return str(state) if state is not None else None
-    return None
 
 
 def read_state(ti: Any) -> str | None:

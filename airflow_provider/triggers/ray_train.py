@@ -11,14 +11,18 @@ from asgiref.sync import sync_to_async
 from pydantic import TypeAdapter, ValidationError
 
 from airflow_provider.core.field_types import UtcTime
+from airflow_provider.core.kill import decide_trigger_kill
 from airflow_provider.core.records import AttemptRef
 from airflow_provider.core.waiting import STOPPING_ENDS, WaitLimits, WaitOver, unreadable_message
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import record_stop
+from airflow_provider.hooks.task_state import read_task_state
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.triggers.waiter import Following, JobWaiter, error_event
 
+READ_S = 10.0
+"""How long Airflow may take to say what the task's state is; it gives a trigger's on_kill 30 s in all."""
 _TIME = TypeAdapter(UtcTime)
 
 
@@ -26,8 +30,8 @@ class RayTrainTrigger(BaseTrigger):
     """Waits for one Ray job and resumes the task with what it saw.
 
     Everything in its row is a JSON primitive and no secret: credentials come from the connections at use. A triggerer that
-    stops or dies leaves the job alone; another one starts this trigger again. `on_kill` (a person marked or cleared the
-    task) stops the job if this try still owns the experiment. Known limitation: after a triggerer crash the log starts
+    stops, dies or freezes leaves the job alone; another one starts this trigger again. `on_kill` (a person marked or cleared
+    the task) stops the job if this try still owns the experiment. Known limitation: after a triggerer crash the log starts
     again from `log_position`.
     """
 
@@ -126,10 +130,23 @@ class RayTrainTrigger(BaseTrigger):
         return ExperimentRecords(open_experiment(self.experiment_uri, aws_conn_id=self.aws_conn_id))
 
     async def on_kill(self) -> None:
-        """A person marked or cleared the deferred task: stop the job if this try still owns the experiment."""
+        """A person marked or cleared the deferred task: stop the job if this try still owns the experiment.
+
+        A trigger that merely moved to another triggerer is ended in the same way: only the task's state tells.
+        """
         if self._has_fired or not self.stop_on_kill:
             return
-        await self._stop("the deferred task was marked or cleared")
+        try:
+            state = await asyncio.wait_for(read_task_state(self.task_instance), READ_S)
+        except Exception as error:  # noqa: BLE001 - process edge: Airflow's API may be away, and says so in many ways
+            self.log.warning("The task's state can't be read: %s", error)
+            verdict = decide_trigger_kill(task_state=None, is_readable=False)
+        else:
+            verdict = decide_trigger_kill(task_state=state, is_readable=True)
+        if verdict.is_stop:
+            await self._stop(verdict.reason)
+        else:
+            self.log.info(verdict.reason)
 
     async def _stop(self, reason: str) -> None:
         """Owner check, stop record, POST. Failing to stop is said, never raised: the next try stops or fences it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.core.kill import decide_kill
+from airflow_provider.core.kill import decide_kill, decide_trigger_kill
 
 
 def judge(task_state: str | None = "failed", *, is_owner: bool | None = True, timed_out: bool = False, on: bool = True):
@@ -58,3 +58,15 @@ def test_it_can_be_switched_off(timed_out: bool) -> None:
     verdict = judge("failed", timed_out=timed_out, on=False)
     assert not verdict.is_stop
     assert "stop_on_kill" in verdict.reason
+
+
+@pytest.mark.parametrize(("state", "shown"), [("failed", "failed"), ("success", "success"), (None, "cleared")])
+def test_a_trigger_stops_what_a_person_ended(state: str | None, shown: str) -> None:
+    verdict = decide_trigger_kill(task_state=state, is_readable=True)
+    assert verdict.is_stop
+    assert verdict.reason.endswith(f"it is {shown}")
+
+
+@pytest.mark.parametrize(("state", "is_readable"), [("deferred", True), ("failed", False), (None, False)])
+def test_a_trigger_leaves_a_job_that_another_one_waits_for(state: str | None, is_readable: bool) -> None:
+    assert not decide_trigger_kill(task_state=state, is_readable=is_readable).is_stop

@@ -50,6 +50,7 @@ class Scene:
         self.bench.claim(1)
         self.jobs = FakeAsyncJobs(["RUNNING", "SUCCEEDED"])
         self.open_error: Exception | None = None
+        self.task_state: Any = "failed"
 
     def trigger(self, **changes: Any) -> RayTrainTrigger:
         known: dict[str, Any] = {
@@ -82,6 +83,13 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
         return scene.jobs
 
     monkeypatch.setattr(RayHook, "aclient", aclient)
+
+    async def task_state(_: object) -> str | None:
+        if isinstance(scene.task_state, BaseException):
+            raise scene.task_state
+        return None if scene.task_state is None else str(scene.task_state)
+
+    monkeypatch.setattr("airflow_provider.triggers.ray_train.read_task_state", task_state)
     monkeypatch.setattr("airflow_provider.triggers.ray_train.open_experiment", lambda *_, **__: scene.bench.store)
     return scene
 
@@ -228,7 +236,10 @@ async def test_cleanup_leaves_the_job_too(scene: Scene) -> None:
 
 
 @pytest.mark.scenario("C60")
-async def test_on_kill_stops_the_job_of_the_newest_owner(scene: Scene) -> None:
+@pytest.mark.parametrize("state", ["failed", "success", None, "scheduled", "running"])
+async def test_on_kill_stops_the_job_of_the_newest_owner(scene: Scene, state: str | None) -> None:
+    """None: cleared, and no next try yet that could stop it."""
+    scene.task_state = state
     await scene.trigger().on_kill()
     assert scene.is_recorded
     assert scene.jobs.stopped == ["job-1"]
@@ -239,6 +250,16 @@ async def test_on_kill_stops_the_job_of_the_newest_owner(scene: Scene) -> None:
 async def test_on_kill_of_an_older_try_stops_nothing(scene: Scene) -> None:
     """After a clear the new try's `execute` runs before the old trigger's `on_kill`: 6 times of 6 on a real Airflow."""
     scene.bench.own(2)
+    await scene.trigger().on_kill()
+    assert not scene.is_recorded
+    assert scene.jobs.stopped == []
+
+
+@pytest.mark.scenario("C61")
+@pytest.mark.parametrize("state", ["deferred", LookupError("no task instance"), OSError("away")])
+async def test_on_kill_of_a_trigger_that_another_triggerer_took_over_stops_nothing(scene: Scene, state: Any) -> None:
+    """A triggerer that thaws ends the triggers that were taken from it, as if a person had wished it: the job is healthy."""
+    scene.task_state = state
     await scene.trigger().on_kill()
     assert not scene.is_recorded
     assert scene.jobs.stopped == []
