@@ -4,13 +4,16 @@ Ray writes its manifest and deletes by retention before any callback runs, so a 
 it sits in the two filesystem calls that Ray makes from Python before anything else: `create_dir` before an upload and
 `delete_dir` in retention. Bulk copies stay native.
 
-Known limitation: code that writes to the bucket itself (`checkpoint_upload_fn`, NO_UPLOAD) is not fenced.
+A training's own `checkpoint_upload_fn` is asked only while the claim is held, and is given a name in the attempt's folder.
+Known limitation: where it writes is its own business, as it is with NO_UPLOAD and with code that writes to the bucket itself.
 """
 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
@@ -24,6 +27,8 @@ from airflow_provider.runtime.storage import s3_options, split_uri
 
 if TYPE_CHECKING:
     from ray.train import Checkpoint
+
+    Upload = Callable[[Checkpoint, str], Checkpoint]
 
 _RESERVED = frozenset({"records"})
 
@@ -152,6 +157,21 @@ class AttemptStorageContext(StorageContext):  # type: ignore[misc]  # Ray's clas
 
     def persist_current_checkpoint(self, checkpoint: Checkpoint, checkpoint_dir_name: str) -> Checkpoint:
         """Upload below the attempt's folder: a name that is reported again by a later attempt mixes with nothing."""
+        return super().persist_current_checkpoint(checkpoint, self.own_name(checkpoint_dir_name))
+
+    def guarded(self, upload: Upload) -> Upload:
+        """A `checkpoint_upload_fn` behind the fence: a superseded worker uploads nothing, and a name is the attempt's own."""
+
+        @wraps(upload)
+        def guarded(checkpoint: Checkpoint, checkpoint_dir_name: str) -> Checkpoint:
+            name = self.own_name(checkpoint_dir_name)
+            self.storage_filesystem.fence.check(self.storage_filesystem)
+            return upload(checkpoint, name)
+
+        return guarded
+
+    def own_name(self, checkpoint_dir_name: str) -> str:
+        """A reported name relative to Ray's run directory. Raises InvalidConfig where it would leave the attempt's folder."""
         parts = checkpoint_dir_name.split("/")
         if checkpoint_dir_name.startswith("/") or ".." in parts or parts[0] in _RESERVED:
             raise InvalidConfig(
@@ -159,4 +179,4 @@ class AttemptStorageContext(StorageContext):  # type: ignore[misc]  # Ray's clas
                 known="it leaves the attempt's folder or is the name of our records",
                 change="report a plain name such as 'checkpoint_000003'",
             )
-        return super().persist_current_checkpoint(checkpoint, f"{self.attempt_folder}/{checkpoint_dir_name}")
+        return f"{self.attempt_folder}/{checkpoint_dir_name}"

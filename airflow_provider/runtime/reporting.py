@@ -7,6 +7,7 @@ Runs in processes that belong to Ray: nothing here may raise or block, but for t
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
@@ -129,17 +130,15 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
     # --- workers ------------------------------------------------------------------------------------------------
 
     def after_init_train_context(self) -> None:
-        """Make `ray.train.report` of this worker accept numpy and torch scalars: Ray's manifest can't hold them."""
+        """Make `ray.train.report` of this worker accept numpy and torch scalars, which Ray's manifest can't hold.
+
+        And put a training's own upload function behind the fence.
+        """
         with _swallowed("worker start"):
             from ray.train.v2._internal.execution.context import get_train_context
 
             context = get_train_context()
-            report: Callable[..., Any] = context.report
-
-            def report_plain(metrics: dict[str, Any], *args: Any, **options: Any) -> Any:
-                return report(to_plain(metrics), *args, **options)
-
-            context.report = report_plain
+            context.report = adapted_report(context.report, storage=getattr(context, "storage_context", None))
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -158,6 +157,20 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
     def _tell(self, event: Callable[[datetime], Any]) -> None:
         with _swallowed("event"):
             append_event(self.events_path, event(datetime.now(timezone.utc)))
+
+
+def adapted_report(report: Callable[..., Any], *, storage: Any) -> Callable[..., Any]:
+    """Ray's `report` of a worker with plain metrics, and with its `checkpoint_upload_fn` guarded where there is a fence."""
+    parameters, guarded = inspect.signature(report), getattr(storage, "guarded", None)
+
+    def adapted(metrics: dict[str, Any], *args: Any, **options: Any) -> Any:
+        given = parameters.bind(to_plain(metrics), *args, **options)
+        upload = given.arguments.get("checkpoint_upload_fn")
+        if upload is not None and guarded is not None:
+            given.arguments["checkpoint_upload_fn"] = guarded(upload)
+        return report(*given.args, **given.kwargs)
+
+    return adapted
 
 
 @contextlib.contextmanager

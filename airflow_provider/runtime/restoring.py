@@ -190,9 +190,17 @@ def _names(attempt: AttemptCheckpoints) -> Iterable[str]:
 
 
 def _deeper(store: ExperimentStore, generation: int, names: set[str]) -> set[str]:
-    """Existing folders with the parents of nested names (`epoch/3`, V1's run directories): one listing per parent."""
-    parents = {name.rpartition("/")[0] for name in names if name != _folder_of(name)}
-    return {f"{p}/{child}" for p in parents for child in store.folders(f"{layout.generation(generation)}/{p}")}
+    """Existing folders beside names that no attempt's listing shows: one listing per parent.
+
+    Nested ones (`epoch/3`, V1's run directories), and those that a training uploaded into the generation's folder itself.
+    """
+    parents = {name.rpartition("/")[0] for name in names if not _is_in_attempt(name)}
+    base = layout.generation(generation)
+    return {f"{p}/{c}" if p else c for p in parents for c in store.folders(f"{base}/{p}".rstrip("/"))}
+
+
+def _is_in_attempt(name: str) -> bool:
+    return name.startswith("attempts/") and name == _folder_of(name)
 
 
 def _folder_of(name: str) -> str:

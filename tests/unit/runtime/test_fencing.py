@@ -123,3 +123,25 @@ def test_fence_survives_pickling_without_keys(monkeypatch: pytest.MonkeyPatch) -
     copy = pickle.loads(body)  # noqa: S301 our own
     assert copy.fence == filesystem.fence
     assert copy == filesystem
+
+
+def test_an_upload_function_of_the_training_is_given_a_name_of_the_attempt_s_own(tmp_path: Path) -> None:
+    """G12: two attempts that report one name through one function write to different folders."""
+    context = AttemptStorageContext(fenced(tmp_path))
+    local, asked = local_checkpoint(tmp_path / "local"), list[str]()
+
+    def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
+        """The author's."""
+        asked.append(name)
+        return checkpoint
+
+    guarded = context.guarded(upload)
+    assert guarded(local, "checkpoint_7") is local
+    assert asked == ["attempts/000003/checkpoint_7"]
+    assert guarded.__doc__ == "The author's."
+    with pytest.raises(InvalidConfig, match="checkpoint_dir_name"):
+        guarded(local, "../checkpoint_7")
+    claim(tmp_path, 2, 4)
+    with pytest.raises(Superseded):
+        guarded(local, "checkpoint_8")
+    assert len(asked) == 1, "a superseded worker uploads nothing"

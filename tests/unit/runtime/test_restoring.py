@@ -196,3 +196,16 @@ def test_names_nested_deeper_are_found(store: ExperimentStore) -> None:
     store.write(layout.manifest(1, 1), Manifest((one,), one, (0,)).body(ray_version="x"))
     found = resolved(store)
     assert (found.checkpoint, found.manifest.names, found.uncommitted) == (deep, (deep,), ())
+
+
+def test_a_checkpoint_that_the_training_uploaded_into_the_generation_s_folder_stays_listed(
+    store: ExperimentStore,
+) -> None:
+    """NO_UPLOAD: it is no attempt's own, and must not drop out of the next manifest as if retention had deleted it."""
+    entries = (ManifestEntry("mine_1", {}), ManifestEntry("mine/2", {}), ManifestEntry("gone", {}), entry(1, 3))
+    for checkpoint in ("mine_1", "mine/2", name(1, 3)):
+        store.write(f"g000001/{checkpoint}/model.pt", b"weights")
+    store.write(layout.manifest(1, 1), Manifest(entries, entries[-1], (0, 1, 2, 3)).body(ray_version="x"))
+    found = resolved(store)
+    assert found.checkpoint == name(1, 3)
+    assert found.manifest.names == ("mine_1", "mine/2", name(1, 3))
