@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import FailureKind
@@ -34,6 +35,9 @@ class RayTrainRetryPolicy(RetryPolicy):
         if not isinstance(exception, RayTrainError):
             if self.inner is not None:
                 return self.inner.evaluate(exception, try_number, max_tries, context)
+            if _is_passed_deadline(exception, context):
+                reason = "timeout: execution_timeout passed in the worker, which is the training's deadline as well"
+                return RetryDecision.fail(reason=reason)
             return RetryDecision.default()
         failure = exception.failure
         reason = f"{failure.kind.value}: {failure.reason}"[:500]
@@ -41,3 +45,13 @@ class RayTrainRetryPolicy(RetryPolicy):
             return RetryDecision.fail(reason=reason)
         delay = THROTTLED_DELAY if failure.kind is FailureKind.THROTTLING else None
         return RetryDecision.retry(delay=delay, reason=reason)
+
+
+def _is_passed_deadline(exception: BaseException, context: Context | None) -> bool:
+    """Whether Airflow's alarm ended a worker's wait. A deferred wait ends by our own deadline, without a retry: so must this.
+
+    Not where `timeout_s` sets another deadline, nor while a deferrable task only submits or collects: that is infrastructure.
+    """
+    task = context.get("task") if context is not None else None
+    is_waiting = getattr(task, "deferrable", True) is False and getattr(task, "timeout_s", None) is None
+    return isinstance(exception, AirflowTaskTimeout) and is_waiting

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 from datetime import timedelta
+from typing import cast
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Context
 from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.serialization.serialized_objects import DagSerialization
@@ -58,6 +59,34 @@ def test_a_reason_is_bounded() -> None:
 @pytest.mark.parametrize("error", [ValueError("x"), AirflowTaskTimeout(), KeyboardInterrupt()])
 def test_foreign_exceptions_are_airflows_business(error: BaseException) -> None:
     assert RayTrainRetryPolicy().evaluate(error, 1, 3).action is RetryAction.DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("deferrable", "timeout_s", "action"),
+    [(False, None, RetryAction.FAIL), (False, 7200.0, RetryAction.DEFAULT), (True, None, RetryAction.DEFAULT)],
+    ids=["waiting in a worker", "a deadline of its own", "submitting or collecting"],
+)
+def test_a_time_out_of_a_wait_in_a_worker_is_the_deadline_and_final(
+    deferrable: bool, timeout_s: float | None, action: RetryAction
+) -> None:
+    """A deferred wait ends by our own deadline and is not retried: the mode must make no difference."""
+    task = RayTrainOperator(
+        task_id="t",
+        storage_path="/m",
+        train_loop="a:b",
+        deferrable=deferrable,
+        timeout_s=timeout_s,
+        execution_timeout=timedelta(hours=1),
+    )
+    decision = RayTrainRetryPolicy().evaluate(AirflowTaskTimeout(), 1, 3, cast("Context", {"task": task}))
+    assert decision.action is action
+
+
+def test_a_policy_of_the_users_own_judges_a_time_out() -> None:
+    inner = ExceptionRetryPolicy([RetryRule(exception=AirflowTaskTimeout, action=RetryAction.RETRY)])
+    task = RayTrainOperator(task_id="t", storage_path="/m", train_loop="a:b", deferrable=False)
+    decision = RayTrainRetryPolicy(inner).evaluate(AirflowTaskTimeout(), 1, 3, cast("Context", {"task": task}))
+    assert decision.action is RetryAction.RETRY
 
 
 def test_an_authors_policy_decides_about_foreign_exceptions_only() -> None:
