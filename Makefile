@@ -28,7 +28,7 @@ SEED ?= 0
 # Older releases of Ray that `make rays` puts on the cluster.
 RAYS ?= 2.51.0 2.54.0
 
-.PHONY: help setup lint format test-fast test test-slow scenarios model chaos rays demo stack build clean
+.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays demo stack build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 le
 
 chaos: setup  ## Faults at every point of a training, on real services (CHAOS_RUNS=n, SEED=n, ONLY="kill driver")
 	$(BIN)/python -m tests.chaos --seed $(SEED) $(if $(CHAOS_RUNS),--runs $(CHAOS_RUNS)) $(if $(ONLY),--only "$(ONLY)")
+
+stops: setup  ## Kill, clear, time-out and eviction, every row, on the real stack
+	$(BIN)/python -m pytest tests/e2e/test_stops.py tests/e2e/test_lost_processes.py $(ARGS)
 
 stack: setup  ## Keep Airflow, Ray and S3 up to try a DAG of your own (DAGS=folder)
 	@$(BIN)/python -m tests.stack $(if $(DAGS),--dags $(DAGS))

@@ -1,0 +1,58 @@
+"""Trainings that idle until their test opens a gate: for all that may happen to a task meanwhile."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset, Param
+
+from airflow_provider.operators.ray_train import RayTrainOperator
+
+COMMON = {
+    "storage_path": "s3://models/idle",
+    "working_dir": "training",
+    "train_loop": "waiting:train_loop",
+    "train_loop_config": {"gate": "{{ params.gate }}"},
+    "scaling_config": {"num_workers": 1},
+    "progress_metric": "epoch",
+    "poll_interval_s": 1,
+    "retry_delay": timedelta(seconds=1),
+}
+EDITED = Path(os.environ.get("AIRFLOW_HOME", ".")) / "retries_of_idle_edited"
+"""A test edits the DAG by writing this file."""
+
+
+def dag(dag_id: str) -> DAG:
+    """A DAG that only tests start."""
+    return DAG(dag_id, schedule=None, catchup=False, params={"gate": Param("/nowhere", type="string")})
+
+
+with dag("idle_deferred"):
+    RayTrainOperator(task_id="train", **COMMON)
+
+with dag("idle_blocking"):
+    RayTrainOperator(task_id="train", deferrable=False, **COMMON)
+    EmptyOperator(task_id="neighbour")
+
+with dag("idle_pair"):
+    RayTrainOperator(task_id="deferred", **COMMON)
+    RayTrainOperator(task_id="blocking", deferrable=False, **COMMON)
+
+with dag("idle_overdue"):
+    RayTrainOperator(task_id="deferred", execution_timeout=timedelta(seconds=45), **COMMON)
+    RayTrainOperator(task_id="blocking", execution_timeout=timedelta(seconds=45), deferrable=False, **COMMON)
+
+with dag("idle_deadline"):
+    RayTrainOperator(task_id="train", timeout_s=75, **COMMON)
+
+with dag("idle_once"):
+    RayTrainOperator(task_id="train", retries=0, **COMMON)
+
+with dag("idle_edited"):
+    RayTrainOperator(task_id="train", retries=int(EDITED.read_text()) if EDITED.exists() else 3, **COMMON)
+
+with dag("idle_outlet"):
+    RayTrainOperator(task_id="train", outlets=[Asset(name="idle_model", uri="s3://models/idle_model")], **COMMON)
