@@ -227,8 +227,8 @@ def test_a_thawed_triggerer_leaves_the_jobs_of_the_one_that_took_over(start: Sta
 
 def triggerer_of(run: TrainingRun) -> Any:
     """The id of the triggerer that has the task's trigger."""
-    job = run.task()["triggerer_job"]
-    return job["id"] if job else None
+    trigger = run.task()["trigger"]
+    return trigger["triggerer_id"] if trigger else None
 
 
 def test_the_driver_keeps_the_deadline_while_airflow_is_dead(start: Start, stack: Stack) -> None:
@@ -266,9 +266,10 @@ def misled(stack: Stack, airflow: AirflowClient, tmp_path_factory: pytest.TempPa
     supervisor = freeze_at_deferral(run)
 
     def tell_the_executor(_: Seen) -> None:
-        assert run.task()["state"] == "running"
+        resumed = run.task()
+        assert resumed["state"] == "running"
         supervisor.send_signal(signal.SIGCONT)
-        wait_until(lambda: run.task()["try_number"] == 2, timeout_s=45, what="the next try", every_s=0.2)
+        wait_until(lambda: run.task()["id"] != resumed["id"], timeout_s=45, what="Airflow to replace it", every_s=0.2)
 
     def collects(seen: Seen) -> bool:
         return is_write(seen) and "/idle/" in path_of(seen) and path_of(seen).endswith("/collected.json")
