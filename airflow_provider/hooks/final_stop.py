@@ -56,7 +56,7 @@ def stop_for_good(job: object, *, task: TaskInstanceKey, counters: dict[str, int
             ref=claim.ref,
             submission_id=claim.submission_id,
             k=owner.k,
-            reason=f"the task was {how} by a person",
+            reason=f"the task was {how}",
         )
     return result.reason
 

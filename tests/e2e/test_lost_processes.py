@@ -202,6 +202,19 @@ def test_a_marked_dag_run_stops_all_its_jobs_even_without_a_triggerer(start: Sta
         stack.airflow.wait_until_healthy()
 
 
+def test_a_dag_run_that_is_ended_between_two_tries_stops_the_job(start: Start) -> None:
+    """The task waits for its retry, its job trains on; Airflow skips it and calls neither `on_kill` nor a task's listener."""
+    run = start("idle_patient")
+    wait_for_commits(run, 1)
+    task_process(run).kill()
+    run.airflow.wait_for_task(*run.key, states={"up_for_retry"}, timeout_s=LIMIT_S)
+    assert len(live_jobs(run)) == 1, "the job goes on"
+    run.airflow.set_dag_run_state(run.dag_id, run.run_id, "failed")
+    wait_for_no_job(run)
+    assert run.task()["state"] == "skipped"
+    assert any(owner.final for owner in owners(run).values())
+
+
 def test_a_thawed_triggerer_leaves_the_jobs_of_the_one_that_took_over(start: Start, stack: Stack, gate: Path) -> None:
     """It finds triggers that are no longer its own and ends them as if a person had wished it."""
     run = start("idle_deferred", gate=str(gate))

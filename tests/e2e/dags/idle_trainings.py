@@ -51,6 +51,9 @@ with dag("idle_deadline"):
 with dag("idle_once"):
     RayTrainOperator(task_id="train", retries=0, **COMMON)
 
+with dag("idle_patient"):
+    RayTrainOperator(task_id="train", deferrable=False, **{**COMMON, "retry_delay": timedelta(hours=1)})
+
 with dag("idle_edited"):
     RayTrainOperator(task_id="train", retries=int(EDITED.read_text()) if EDITED.exists() else 3, **COMMON)
 

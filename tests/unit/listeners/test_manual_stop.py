@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -96,6 +97,13 @@ def test_a_task_marked_successful_is_stopped_for_good(calls: Calls) -> None:
     manual_stop.on_task_instance_success(previous_state=None, task_instance=OrmTaskInstance())  # type: ignore[arg-type]
     calls.settle()
     assert [how for _, _, how in calls.seen] == ["marked successful"]
+
+
+def test_a_task_marked_skipped_is_stopped_for_good(calls: Calls) -> None:
+    manual_stop.on_task_instance_skipped(previous_state=None, task_instance=OrmTaskInstance())  # type: ignore[arg-type]
+    manual_stop.on_task_instance_skipped(previous_state="running", task_instance=OrmTaskInstance())  # type: ignore[arg-type]
+    calls.settle()
+    assert [how for _, _, how in calls.seen] == ["marked skipped"]
 
 
 @pytest.mark.parametrize("state", ["running", "deferred", "queued", ""])
@@ -242,3 +250,79 @@ def test_the_plugin_registers_it_as_airflow_calls_it() -> None:
     manager: Any = cast("Any", ListenerManager)()
     manager.add_listener(manual_stop)
     assert manager.has_listeners
+
+
+# --- a DAG run that is ended early ---------------------------------------------------------------------------------
+
+
+def dag_run_with(session: Session, **states: tuple[str | None, int]) -> Any:
+    """A DAG run of Airflow's own, with task instances by their state and try number."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy import insert
+
+    dag_run = DagRun(dag_id="d7", run_id="r7", run_type="manual")
+    dag_run.clear_number = 5
+    session.add(dag_run)
+    session.flush()
+    for number, (task_id, (state, try_number)) in enumerate(states.items()):
+        values = {"dag_id": "d7", "run_id": "r7", "task_id": task_id, "map_index": -1, "state": state}
+        counters = {"try_number": try_number, "max_tries": 3, "pool": "default_pool", "pool_slots": 1}
+        row = {"id": uuid.UUID(int=number + 1), **values, **counters, "priority_weight": 1, "queue": "default"}
+        session.execute(insert(TaskInstance.__table__).values(**row))
+    return dag_run
+
+
+@pytest.mark.parametrize(
+    ("hook", "msg"),
+    [
+        (manual_stop.on_dag_run_failed, "Dag Run's state was manually set to `failed`."),
+        (manual_stop.on_dag_run_success, "Dag Run's state was manually set to `success`."),
+        (manual_stop.on_dag_run_failed, "timed_out"),
+    ],
+)
+def test_tasks_that_were_skipped_between_two_tries_are_stopped(
+    calls: Calls, database: Session, hook: Any, msg: str
+) -> None:
+    """Airflow calls no task's listener for them; those that never ran have nothing to stop."""
+    dag_run = dag_run_with(
+        database, waited=("skipped", 2), never_ran=("skipped", 0), over=("failed", 1), runs=(None, 1)
+    )
+    hook(dag_run=dag_run, msg=msg)
+    calls.settle()
+    assert [task.task_id for task in calls.tasks] == ["waited"]
+    [(job, counters, how)] = calls.seen
+    assert (job, counters) == (JOB, {"try_number": 2, "max_tries": 3, "clear_number": 5})
+    assert "DAG run" in how
+    assert calls.threads[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize("msg", ["task_failure", "all_tasks_deadlocked", "success"])
+def test_a_dag_runs_natural_end_stops_nothing(calls: Calls, database: Session, msg: str) -> None:
+    """What a failed task left alone on purpose, a later clear attaches to."""
+    manual_stop.on_dag_run_failed(dag_run=dag_run_with(database, waited=("skipped", 2)), msg=msg)
+    calls.settle()
+    assert (calls.seen, calls.num_lookups) == ([], 0)
+
+
+def test_one_record_that_cannot_be_read_spares_no_other_job(
+    calls: Calls, database: Session, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(task: Any) -> Any:
+        if task.task_id == "first":
+            raise RuntimeError("database is locked")
+        return JOB
+
+    monkeypatch.setattr(manual_stop, "_job_record", look_up)
+    dag_run = dag_run_with(database, first=("skipped", 1), second=("skipped", 1))
+    manual_stop.on_dag_run_failed(dag_run=dag_run, msg="timed_out")
+    calls.settle()
+    assert [task.task_id for task in calls.tasks] == ["second"]
+    assert "can't be read" in caplog.text
+
+
+def test_a_dag_run_that_cannot_be_asked_stops_nothing_and_raises_nothing(calls: Calls) -> None:
+    broken: Any = SimpleNamespace(dag_id="d", run_id="r")
+    manual_stop.on_dag_run_failed(dag_run=broken, msg="timed_out")
+    calls.settle()
+    assert calls.seen == []
