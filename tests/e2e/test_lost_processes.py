@@ -120,13 +120,20 @@ def test_a_clear_of_a_lost_worker_before_its_heartbeat_timeout_attaches(survivor
 # --- clears that max_tries misses ----------------------------------------------------------------------------------
 
 
-def test_a_clear_right_after_the_post_leaves_one_job(start: Start, stack: Stack, gate: Path) -> None:
-    """Without retries, in the moment in which Ray has taken the job and the task does not know it yet."""
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["seen", "hidden"])
+def test_a_clear_right_after_the_post_leaves_one_job(start: Start, stack: Stack, gate: Path, is_hidden: bool) -> None:
+    """Without retries, in the moment in which Ray has taken the job and the task does not know it yet.
+
+    Where the process dies of it, `max_tries` stays 0: the next try looks like a retry and joins the job. Else it stops it.
+    """
     runs: list[TrainingRun] = []
 
     def clear(_: Seen) -> None:
         wait_until(lambda: bool(runs), timeout_s=30, what="the run to be known")
+        process = task_process(runs[0])
         runs[0].airflow.clear("idle_once", runs[0].run_id)
+        if is_hidden:
+            process.kill()
 
     def posts_job(seen: Seen) -> bool:
         return seen.method == "POST" and path_of(seen) == "/api/jobs/"
@@ -137,10 +144,13 @@ def test_a_clear_right_after_the_post_leaves_one_job(start: Start, stack: Stack,
     wait_for_hold(hold, timeout_s=LIMIT_S)
     second = wait_for_owner(run, 2)
     assert (second.try_number, second.clear_number) == (2, 1)
+    if is_hidden:
+        assert (owners(run)[1].max_tries, second.max_tries) == (0, 0), "the clear was hidden"
     wait_for_commits(run, 1)
     assert len(live_jobs(run)) == 1
     gate.touch()
     assert wait_for_end(run)["state"] == "success", run.log(2)[-4000:]
+    assert len(jobs_of(run)) == (1 if second.max_tries == 0 else 2), "joined, or stopped and restored"
     assert sorted({c.metrics["epoch"] for c in run.lineage().checkpoints}) == [0, 1]
     wait_for_no_job(run)
 

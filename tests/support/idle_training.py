@@ -44,11 +44,10 @@ def owners(run: TrainingRun) -> dict[int, OwnerRecord]:
 
 
 def wait_for_owner(run: TrainingRun, k: int) -> OwnerRecord:
-    """Wait until owner `k` has acted on an attempt."""
+    """Wait until owner `k` has attached to an attempt, or claimed one."""
 
     def has_acted() -> bool:
-        found = owners(run).get(k)
-        return found is not None and found.acted_on is not None
+        return run.records() is not None and any(t.k == k and t.acted_on for t in run.lineage().tries)
 
     wait_until(has_acted, timeout_s=LIMIT_S, what=f"owner {k} of {run.run_id} to act", every_s=0.3)
     return owners(run)[k]
