@@ -75,6 +75,7 @@ def test_every_upload_mode_is_committed_in_order_and_recorded_with_its_files(rep
         assert reported.read(f"g000001/{entry['checkpoint']}/state.json") is not None
 
 
+@pytest.mark.slow
 def test_latest_best_and_explicit_restore_what_each_mode_left(reported: Experiment) -> None:
     """From an upload function's, an asynchronous and a self-uploaded checkpoint; none drops out of a later manifest."""
     by_mode = dict(zip(MODES, reported.committed(1), strict=True))
