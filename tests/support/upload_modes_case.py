@@ -16,6 +16,7 @@ def upload(checkpoint, name):
     """As Ray's guide has it: copy to a folder of the given name in the run directory."""
     storage = ray.train.get_context().get_storage()
     path = f"{storage.experiment_fs_path}/{name}"
+    storage.storage_filesystem.create_dir(path)
     pyarrow.fs.copy_files(
         checkpoint.path,
         path,
