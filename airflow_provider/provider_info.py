@@ -21,8 +21,14 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {"integration-name": "Ray Train", "python-modules": ["airflow_provider.operators.ray_train"]},
         ],
+        "sensors": [{"integration-name": "Ray Train", "python-modules": ["airflow_provider.sensors.ray_train"]}],
         "hooks": [{"integration-name": "Ray Train", "python-modules": ["airflow_provider.hooks.ray"]}],
-        "triggers": [{"integration-name": "Ray Train", "python-modules": ["airflow_provider.triggers.ray_train"]}],
+        "triggers": [
+            {
+                "integration-name": "Ray Train",
+                "python-modules": ["airflow_provider.triggers.ray_train", "airflow_provider.triggers.ray_train_sensor"],
+            }
+        ],
         "extra-links": [
             "airflow_provider.links.ray_train.RayJobLink",
             "airflow_provider.links.ray_train.ExperimentLink",

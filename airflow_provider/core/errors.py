@@ -58,6 +58,10 @@ class InvalidConfig(RayTrainError):
     kind = FailureKind.CONFIG
 
 
+class InvalidCondition(InvalidConfig):
+    """A condition on metrics does not parse; the fact `column` says where, from 1."""
+
+
 class FileChanged(RayTrainError):
     """A file was written or went away while we read it, for example by a deployment; the next try reads it anew."""
 

@@ -27,7 +27,7 @@ _MAX_REFITS_WITHOUT_COMMIT = 3
 _MIN_REPEATS = 2
 _MAX_SUSPECTED = 3
 _FRAME = re.compile(r'File "[^"]+", line \d+')
-_GUESSED_PROGRESS = ("epoch", "step", "global_step", "iteration", "training_iteration")
+GUESSED_PROGRESS = ("epoch", "step", "global_step", "iteration", "training_iteration")
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class RestoreProof:
 
 def prove_restore(restored: Mapping[str, Any], reported: Mapping[str, Any], *, declared: str | None) -> RestoreProof:
     """Compare the first report after a restore with the restored checkpoint's metrics."""
-    names = (declared,) if declared else _GUESSED_PROGRESS
+    names = (declared,) if declared else GUESSED_PROGRESS
     for name in names:
         before, after = _finite(restored.get(name)), _finite(reported.get(name))
         if before is None or after is None:

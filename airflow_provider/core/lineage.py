@@ -288,10 +288,10 @@ def lineage_xcom(lineage: Lineage, *, limit: int = XCOM_LIMIT) -> dict[str, Any]
             drop = min(len(data[name]) - 1, max(1, excess // average))
             del data[name][:drop]
             excess = json_bytes(data) - limit
-    return _within(data, limit)
+    return within_limit(data, limit)
 
 
-def _within(data: dict[str, Any], limit: int) -> dict[str, Any]:
+def within_limit(data: dict[str, Any], limit: int) -> dict[str, Any]:
     """What is still too long gets shorter texts: names and ids from damaged records can have any length."""
     for longest in (1_000, 300, 100, 30):
         if json_bytes(data) <= limit:
@@ -342,4 +342,4 @@ def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_che
         "restore_proven": outcome.restore_proven if outcome else "unknown",
         "fenced": outcome.fenced if outcome else None,
     }
-    return _within(result, XCOM_LIMIT)
+    return within_limit(result, XCOM_LIMIT)

@@ -35,14 +35,19 @@ def test_it_is_valid_by_airflows_schema(info: dict[str, Any]) -> None:
 
 def test_everything_it_names_exists(info: dict[str, Any]) -> None:
     modules = [
-        m for room in ("operators", "hooks", "triggers") for entry in info[room] for m in entry["python-modules"]
+        m
+        for room in ("operators", "sensors", "hooks", "triggers")
+        for entry in info[room]
+        for m in entry["python-modules"]
     ]
     for module in modules:
         import_module(module)
     for path in [*info["extra-links"], *(plugin["plugin-class"] for plugin in info["plugins"])]:
         import_string(path)
     names = {entry["integration-name"] for entry in info["integrations"]}
-    assert {entry["integration-name"] for room in ("operators", "hooks", "triggers") for entry in info[room]} == names
+    assert {
+        entry["integration-name"] for room in ("operators", "sensors", "hooks", "triggers") for entry in info[room]
+    } == names
 
 
 def test_the_connection_form_and_the_hook_agree(info: dict[str, Any]) -> None:
@@ -82,7 +87,9 @@ def test_the_entry_points_are_installed_and_load(group: str, name: str, value: s
     assert callable(point.load())
 
 
-@pytest.mark.parametrize("module", ["airflow_provider.operators.ray_train", "airflow_provider.plugin"])
+@pytest.mark.parametrize(
+    "module", ["airflow_provider.operators.ray_train", "airflow_provider.sensors.ray_train", "airflow_provider.plugin"]
+)
 def test_importing_it_loads_nothing_heavy(module: str) -> None:
     """Every DAG processor, worker and triggerer imports the one, every process of Airflow's the other."""
     program = (

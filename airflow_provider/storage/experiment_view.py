@@ -1,0 +1,75 @@
+"""Looks at an experiment again and again, as a sensor does: reads only, and little where little has changed.
+
+A look costs about ten calls while nothing is committed, whatever number of checkpoints lies there. Attempts that a newer one
+has followed are read once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider.core.experiment_sight import ExperimentSight
+from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, project
+from airflow_provider.core.records import AttemptRef, RecordSegment
+from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
+
+if TYPE_CHECKING:
+    from airflow_provider.core.records import ClaimRecord
+    from airflow_provider.storage.experiment_records import AttemptRecords as FoundAttempt
+    from airflow_provider.storage.experiment_records import ExperimentRecords
+
+
+class ExperimentView:
+    """The newest generation of one experiment. Used by one thread at a time; nothing is ever written."""
+
+    def __init__(self, records: ExperimentRecords) -> None:
+        self._records = records
+        self._followed: dict[AttemptRef, AttemptRecords] = {}
+        self._segments: tuple[tuple[AttemptRef, str] | None, tuple[RecordSegment, ...]] = (None, ())
+
+    def look(self) -> ExperimentSight:
+        """Read once. Raises the store's errors and RecordUnreadable: what could not be read is never "nothing there"."""
+        records = self._records
+        claim = records.newest_claim()
+        # After the claim: an owner that is newer than what was read of attempts is seen, never the other way round.
+        newest = records.newest_owner()
+        owner = newest[1] if newest is not None else None
+        if claim is None:
+            return ExperimentSight(records.store.uri, owner)
+        attempts = [*self._older(claim.ref), self._newest(claim)]
+        quarantined = {claim.generation: active_quarantine(records, claim.generation)}
+        facts = ExperimentFacts(records.store.uri, (owner,) if owner else (), tuple(attempts), quarantined)
+        return ExperimentSight(records.store.uri, owner, facts, project(facts))
+
+    def _newest(self, claim: ClaimRecord) -> AttemptRecords:
+        found = self._records.read_attempt(claim.ref, claim=claim)
+        if found is None:  # never: the claim was just read
+            return AttemptRecords(claim=claim)
+        # Segments follow the manifest: while it is the same, so are they. An unfenced attempt has none of its own.
+        state = (claim.ref, found.manifest.etag) if found.manifest is not None else None
+        if state is None or state != self._segments[0]:
+            self._segments = (state, self._read_segments(claim.ref))
+        return self._with(found, self._segments[1])
+
+    def _older(self, newest: AttemptRef) -> list[AttemptRecords]:
+        """The generation's attempts before the newest, oldest first. A folder without a claim is none."""
+        for ref in self._records.attempts(newest.generation):
+            if ref.rank < newest.rank and ref not in self._followed:
+                found = self._records.read_attempt(ref)
+                if found is not None:
+                    self._followed[ref] = self._with(found, self._read_segments(ref))
+        refs = (r for r in self._followed if r.generation == newest.generation and r.rank < newest.rank)
+        return [self._followed[ref] for ref in sorted(refs, key=lambda ref: ref.rank)]
+
+    def _read_segments(self, ref: AttemptRef) -> tuple[RecordSegment, ...]:
+        return tuple(self._records.segments(ref).values())
+
+    def _with(self, found: FoundAttempt, segments: tuple[RecordSegment, ...]) -> AttemptRecords:
+        return AttemptRecords(
+            claim=found.claim,
+            restored=found.restored,
+            outcome=found.outcome,
+            collected=found.collected.record if found.collected else None,
+            manifest=read_manifest(self._records, found.ref, known=found),
+            segments=segments,
+        )
