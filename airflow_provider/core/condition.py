@@ -266,11 +266,9 @@ class _Parser:
         while at < len(self._text):
             match = _TOKEN.match(self._text, at)
             if match is None:
-                character = self._text[at]
-                hint = (
-                    "; a name with such characters stands in quotes" if character not in "\"'" else ": a quote is open"
-                )
-                self._refuse(_Token("odd", character, at + 1), f"{character!r} has no meaning here{hint}")
+                yield _Token("odd", self._text[at], at + 1)
+                at += 1
+                continue
             if match.lastgroup != "space":
                 yield _Token(str(match.lastgroup), match[0], at + 1)
             at = match.end()
@@ -282,6 +280,10 @@ class _Parser:
     def _take(self) -> _Token:
         token = self._tokens[self._next]
         self._next = min(self._next + 1, len(self._tokens) - 1)
+        if token.kind == "odd":
+            is_quote = token.text in "\"'"
+            hint = ": a quote is open" if is_quote else "; a name with such characters stands in quotes"
+            self._refuse(token, f"{token.text!r} has no meaning here{hint}")
         return token
 
     def _expect(self, mark: str) -> None:

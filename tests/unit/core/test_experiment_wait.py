@@ -1,0 +1,385 @@
+"""What a sensor concludes from an experiment's records: waiting, done, or failed, and never one for the other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider.core.experiment_wait import (
+    Baseline,
+    KeepWaiting,
+    WaitDone,
+    WaitFailed,
+    WaitFailure,
+    WaitSpec,
+    WaitVerdict,
+    baseline_of,
+    wait_result,
+)
+from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.lineage import XCOM_LIMIT
+from airflow_provider.core.strict_json import json_bytes
+from tests.support.watched_experiment import WatchedExperiment, attempt_ref, failure
+
+
+@pytest.fixture
+def watched() -> WatchedExperiment:
+    return WatchedExperiment()
+
+
+@pytest.fixture
+def training(watched: WatchedExperiment) -> WatchedExperiment:
+    """One that runs, with three checkpoints."""
+    watched.claim()
+    watched.commit(*({"epoch": i, "loss": 1.0 - i / 10} for i in range(3)))
+    return watched
+
+
+def waits(verdict: WaitVerdict, *words: str) -> None:
+    assert isinstance(verdict, KeepWaiting), verdict
+    assert [w for w in words if w not in verdict.reason] == [], verdict.reason
+
+
+def fails(verdict: WaitVerdict, why: str, *words: str) -> WaitFailed:
+    assert isinstance(verdict, WaitFailed), verdict
+    assert verdict.why is WaitFailure(why)
+    assert [w for w in words if w not in verdict.reason] == [], verdict.reason
+    return verdict
+
+
+def done(verdict: WaitVerdict) -> str:
+    """Name of the checkpoint that ended the wait."""
+    assert isinstance(verdict, WaitDone), verdict
+    return verdict.checkpoint.name.rpartition("/")[2] if verdict.checkpoint else ""
+
+
+# --- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_there_is_waited_for_or_refused(watched: WatchedExperiment) -> None:
+    waits(watched.verdict(), "no experiment at memory://")
+    found = fails(watched.verdict(missing="fail"), "missing", "no experiment")
+    assert found.failure.kind is FailureKind.CONFIG
+
+
+def test_a_try_that_has_begun_is_not_missing(watched: WatchedExperiment) -> None:
+    watched.own(1)
+    waits(watched.verdict(missing="fail"), "try 1 of train has begun")
+
+
+def test_a_running_training_is_waited_for_with_its_numbers(training: WatchedExperiment) -> None:
+    waits(training.verdict(), "g1/a1 trains", "3 checkpoints", "epoch=2", "loss=0.8")
+
+
+def test_a_success_counts_once_its_task_accepted_it(training: WatchedExperiment) -> None:
+    training.end()
+    waits(training.verdict(), "not accepted")
+    training.accept(None)
+    waits(training.verdict(), "not accepted")
+    training.accept()
+    assert done(training.verdict()) == "checkpoint_000002"
+
+
+def test_a_refused_success_is_a_failure(training: WatchedExperiment) -> None:
+    training.end()
+    training.accept(accepted=False, why="the training began again from the start")
+    found = fails(training.verdict(), "training_failed", "began again")
+    assert found.failure.kind is FailureKind.USER
+
+
+def test_a_failure_that_is_not_retried_ends_the_wait_with_kind_and_reason(training: WatchedExperiment) -> None:
+    training.end("failed", failure=failure("user", "KeyError: labels"))
+    found = fails(training.verdict(), "training_failed", "g1/a1", "user", "KeyError: labels", "not retried")
+    assert found.failure == failure("user", "KeyError: labels")
+
+
+def test_a_failure_that_the_next_try_restores_is_waited_through(training: WatchedExperiment) -> None:
+    """Try 1 of 4: Airflow retries, and the experiment goes on."""
+    training.end("failed", failure=failure("lost", "head replaced"))
+    waits(training.verdict(), "lost: head replaced", "try 1 of 4", "the next one restores")
+    training.claim(2)
+    waits(training.verdict(), "g1/a2 trains")
+
+
+def test_the_last_tries_failure_ends_the_wait(training: WatchedExperiment) -> None:
+    training.own(1, try_number=4)
+    training.end("failed", failure=failure("lost", "head replaced"))
+    fails(training.verdict(), "training_failed", "no try is left")
+
+
+def test_a_try_that_attached_counts_as_the_one_that_met_the_failure(training: WatchedExperiment) -> None:
+    training.own(2, try_number=4, acted_on=attempt_ref(1))
+    training.end("failed", failure=failure("lost", "head replaced"))
+    fails(training.verdict(), "training_failed", "no try is left")
+
+
+@pytest.mark.parametrize("state", ["superseded", "cancelled"])
+def test_an_attempt_that_was_taken_away_is_followed_by_another(training: WatchedExperiment, state: str) -> None:
+    training.end(state, failure=failure("stopped" if state == "cancelled" else "superseded", "owner 2 asked to stop"))
+    waits(training.verdict(), "owner 2 asked to stop")
+
+
+def test_a_person_who_stops_it_for_good_ends_the_wait(training: WatchedExperiment) -> None:
+    training.own(2, final=True)
+    found = fails(training.verdict(), "training_failed", "for good")
+    assert found.failure.kind is FailureKind.STOPPED
+
+
+def test_a_mark_before_the_first_attempt_ends_the_wait_too(watched: WatchedExperiment) -> None:
+    watched.own(1)
+    watched.own(2, final=True)
+    fails(watched.verdict(), "training_failed", "before its first attempt")
+
+
+def test_a_clear_after_a_final_failure_is_followed(training: WatchedExperiment) -> None:
+    training.end("failed", failure=failure())
+    training.own(2)
+    waits(training.verdict(), "try 2 has begun after g1/a1")
+
+
+def test_a_mark_after_a_success_changes_nothing(training: WatchedExperiment) -> None:
+    training.succeed()
+    training.own(2, final=True)
+    assert done(training.verdict()) == "checkpoint_000002"
+
+
+def test_a_new_generation_is_what_is_waited_for(training: WatchedExperiment) -> None:
+    """A cleared training trains again: the end of the old generation is not its end."""
+    training.succeed()
+    training.claim(1, generation=2, k=2)
+    waits(training.verdict(), "g2/a1 trains; 0 checkpoints")
+
+
+def test_since_now_waits_for_the_next_end(training: WatchedExperiment) -> None:
+    training.succeed()
+    old: dict[str, Any] = {"is_since_now": True, "baseline": baseline_of(training.sight())}
+    waits(training.verdict(**old), "before this wait began")
+    training.own(2)
+    waits(training.verdict(**old))
+    training.claim(1, generation=2, k=2)
+    training.commit({"epoch": 0}, generation=2)
+    waits(training.verdict(**old), "g2/a1 trains")
+    training.succeed(generation=2)
+    assert done(training.verdict(**old)) == "checkpoint_000000"
+
+
+def test_since_now_takes_the_end_of_what_was_running(training: WatchedExperiment) -> None:
+    old: dict[str, Any] = {"is_since_now": True, "baseline": baseline_of(training.sight())}
+    training.succeed()
+    assert done(training.verdict(**old)) == "checkpoint_000002"
+
+
+def test_since_now_forgives_an_old_failure(training: WatchedExperiment) -> None:
+    training.end("failed", failure=failure())
+    old: dict[str, Any] = {"is_since_now": True, "baseline": baseline_of(training.sight())}
+    waits(training.verdict(**old))
+    training.claim(2)
+    training.end("failed", failure=failure(), attempt=2)
+    fails(training.verdict(**old), "training_failed", "g1/a2")
+
+
+# --- the next checkpoint -------------------------------------------------------------------------------------------------
+
+
+def test_the_next_checkpoint_is_one_that_was_not_there(training: WatchedExperiment) -> None:
+    old = baseline_of(training.sight())
+    waits(training.verdict("checkpoint", baseline=old), "no checkpoint newer than", "checkpoint_000002")
+    training.commit({"epoch": 3}, {"epoch": 4})
+    assert done(training.verdict("checkpoint", baseline=old)) == "checkpoint_000004", "the newest of the new ones"
+
+
+def test_any_checkpoint_is_new_where_none_was(watched: WatchedExperiment) -> None:
+    old = baseline_of(watched.sight())
+    assert old == Baseline()
+    watched.claim()
+    waits(watched.verdict("checkpoint", baseline=old), "no checkpoint")
+    watched.commit({"epoch": 0})
+    assert done(watched.verdict("checkpoint", baseline=old)) == "checkpoint_000000"
+
+
+def test_checkpoints_of_a_retry_are_newer_also_when_the_old_one_is_gone(training: WatchedExperiment) -> None:
+    old = baseline_of(training.sight())
+    training.claim(2)
+    training.restore(2, back_to=2)
+    waits(training.verdict("checkpoint", baseline=old))
+    training.commit({"epoch": 3}, attempt=2, keep=1)
+    assert done(training.verdict("checkpoint", baseline=old)) == "checkpoint_000000"
+    unknown = old.model_copy(update={"checkpoint": "g000001/attempts/000001/checkpoint_gone"})
+    assert done(training.verdict("checkpoint", baseline=unknown)) == "checkpoint_000000"
+
+
+def test_a_copy_that_was_only_restored_is_not_new(training: WatchedExperiment) -> None:
+    """Nothing was trained for it: its metrics are the old ones."""
+    old = baseline_of(training.sight())
+    training.claim(2)
+    training.commit({"epoch": 2}, attempt=2, keep=1)
+    training.restore(2, back_to=0)
+    waits(training.verdict("checkpoint", baseline=old))
+    training.commit({"epoch": 3}, attempt=2)
+    assert done(training.verdict("checkpoint", baseline=old)) == "checkpoint_000001"
+
+
+def test_checkpoints_of_a_new_generation_are_new(training: WatchedExperiment) -> None:
+    old = baseline_of(training.sight())
+    training.claim(1, generation=2, k=2)
+    training.commit({"epoch": 0}, generation=2)
+    assert done(training.verdict("checkpoint", baseline=old)) == "checkpoint_000000"
+
+
+def test_a_checkpoint_is_there_although_the_training_failed_since(training: WatchedExperiment) -> None:
+    old = baseline_of(training.sight())
+    training.commit({"epoch": 3})
+    training.end("failed", failure=failure())
+    assert done(training.verdict("checkpoint", baseline=old)) == "checkpoint_000003"
+
+
+def test_an_end_without_a_new_checkpoint_fails(training: WatchedExperiment) -> None:
+    training.succeed()
+    old = baseline_of(training.sight())
+    fails(training.verdict("checkpoint", baseline=old), "not_met", "ended with success", "newer than")
+    waits(training.verdict("checkpoint", baseline=old, is_since_now=True), "before this wait began")
+
+
+def test_a_quarantined_checkpoint_is_none(training: WatchedExperiment) -> None:
+    old = baseline_of(training.sight())
+    (bad,) = training.commit({"epoch": 3})
+    training.quarantine(bad)
+    waits(training.verdict("checkpoint", baseline=old))
+
+
+def test_a_given_checkpoint_separates_old_from_new(training: WatchedExperiment) -> None:
+    since = Baseline.of_checkpoint("g000001/attempts/000001/checkpoint_000001")
+    assert (since.generation, since.attempt) == (1, 1)
+    assert done(training.verdict("checkpoint", baseline=since)) == "checkpoint_000002"
+    ahead = Baseline.of_checkpoint("g000002/attempts/000001/checkpoint_000001")
+    waits(training.verdict("checkpoint", baseline=ahead))
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_condition_holds_at_the_newest_checkpoint_that_meets_it(training: WatchedExperiment) -> None:
+    waits(training.verdict("loss < 0.8"), "loss < 0.8: last 0.8, lowest 0.8 in 3 checkpoints")
+    assert done(training.verdict("loss <= 0.9")) == "checkpoint_000002"
+    assert done(training.verdict("epoch == 1 and loss < 1")) == "checkpoint_000001", (
+        "an older one, but it is still there"
+    )
+
+
+def test_only_a_checkpoint_that_can_be_used_counts(training: WatchedExperiment) -> None:
+    training.commit({"epoch": 3, "loss": 0.1}, {"epoch": 4, "loss": 0.9}, keep=1)
+    waits(training.verdict("loss < 0.5"), "lowest 0.1")
+
+
+def test_a_plateau_knows_checkpoints_that_retention_deleted(training: WatchedExperiment) -> None:
+    training.commit(*({"epoch": i, "loss": 0.8} for i in range(3, 6)), keep=1)
+    assert done(training.verdict("plateau(loss, patience=3)")) == "checkpoint_000005"
+    waits(training.verdict("plateau(loss, patience=4)"), "not improved in the last 3")
+
+
+def test_a_plateau_follows_the_line_of_descent_over_a_roll_back(training: WatchedExperiment) -> None:
+    """What was trained and rolled back belongs to no model that exists: it is no checkpoint without improvement."""
+    training.commit({"loss": 2.0}, {"loss": 2.0})
+    assert done(training.verdict("plateau(loss, patience=2)")) == "checkpoint_000004"
+    training.claim(2)
+    training.restore(2, back_to=2)
+    waits(training.verdict("plateau(loss, patience=2)"), "not improved in the last 0")
+    training.commit({"loss": 0.9}, attempt=2)
+    waits(training.verdict("plateau(loss, patience=2)"), "not improved in the last 1")
+    training.commit({"loss": 0.9}, attempt=2)
+    assert done(training.verdict("plateau(loss, patience=2)")) == "checkpoint_000001"
+
+
+def test_a_condition_that_was_never_met_fails_at_the_end_with_the_numbers(training: WatchedExperiment) -> None:
+    training.succeed()
+    fails(training.verdict("loss < 0.1"), "not_met", "ended with success", "lowest 0.8 in 3 checkpoints")
+
+
+def test_a_training_without_any_checkpoint_did_not_meet_it(watched: WatchedExperiment) -> None:
+    watched.claim()
+    waits(watched.verdict("loss < 1"), "no checkpoint is committed")
+    watched.succeed()
+    fails(watched.verdict("loss < 1"), "not_met", "no checkpoint is committed")
+
+
+def test_a_failed_training_is_that_and_not_an_unmet_condition(training: WatchedExperiment) -> None:
+    training.end("failed", failure=failure())
+    fails(training.verdict("loss < 0.1"), "training_failed", "KeyError: labels")
+    fails(training.verdict("no_such < 0.1"), "training_failed", "KeyError: labels")
+    assert done(training.verdict("loss < 0.9")) == "checkpoint_000002", "but what holds, holds"
+
+
+def test_a_metric_that_never_appears_is_told_early_and_fails_late(training: WatchedExperiment) -> None:
+    verdict = training.verdict("val_los < 0.1")
+    assert isinstance(verdict, KeepWaiting)
+    assert verdict.warning == "none of 3 checkpoints reports val_los; they report epoch, loss"
+    fails(
+        training.verdict("val_los < 0.1", max_checkpoints_without_metric=3),
+        "no_metric",
+        "none of 3 checkpoints",
+        "epoch, loss",
+    )
+    waits(training.verdict("val_los < 0.1", max_checkpoints_without_metric=None))
+    training.succeed()
+    fails(training.verdict("val_los < 0.1"), "no_metric", "ended with success", "val_los")
+
+
+def test_a_first_checkpoint_without_the_metric_is_not_yet_worth_a_word(watched: WatchedExperiment) -> None:
+    watched.claim()
+    watched.commit({"epoch": 0})
+    verdict = watched.verdict("val_loss < 0.1")
+    assert isinstance(verdict, KeepWaiting)
+    assert verdict.warning is None
+
+
+def test_a_condition_looks_at_the_newest_generation_only(training: WatchedExperiment) -> None:
+    training.succeed()
+    training.claim(1, generation=2, k=2)
+    waits(training.verdict("loss <= 0.8"), "g2/a1")
+
+
+def test_since_holds_for_conditions_too(training: WatchedExperiment) -> None:
+    old = baseline_of(training.sight())
+    waits(training.verdict("loss <= 0.9", baseline=old, is_since_now=True))
+    training.commit({"loss": 0.7})
+    assert done(training.verdict("loss <= 0.9", baseline=old, is_since_now=True)) == "checkpoint_000003"
+
+
+# --- the result ------------------------------------------------------------------------------------------------------------
+
+
+def result_of(watched: WatchedExperiment, until: str = "end", **spec: Any) -> dict[str, Any]:
+    verdict = watched.verdict(until, **spec)
+    assert isinstance(verdict, WaitDone)
+    found = wait_result(watched.sight(), verdict, WaitSpec(until=until, **spec))
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    return found
+
+
+def test_the_result_has_the_operators_names(training: WatchedExperiment) -> None:
+    training.succeed()
+    found = result_of(training, "epoch == 1")
+    uri = "memory://bucket/experiment"
+    assert found["checkpoint"] == {
+        "uri": f"{uri}/g000001/attempts/000001/checkpoint_000001",
+        "name": "g000001/attempts/000001/checkpoint_000001",
+        "metrics": {"epoch": 1, "loss": 0.9},
+        "truncated": False,
+    }
+    assert found["latest_checkpoint"]["metrics"]["epoch"] == 2
+    assert (found["state"], found["experiment"], found["generation"], found["attempt"]) == ("success", uri, 1, 1)
+    assert (found["attempts"], found["submission_id"], found["best_checkpoint"]) == (1, "raytrain-1-1", None)
+    assert (found["progress"], found["until"]) == ({"epoch": 1}, "epoch == 1")
+
+
+def test_a_result_before_the_end_says_running(training: WatchedExperiment) -> None:
+    assert result_of(training, "epoch == 1")["state"] == "running"
+
+
+def test_the_result_stays_within_the_xcom_limit_whatever_was_reported(watched: WatchedExperiment) -> None:
+    watched.claim()
+    watched.commit({f"m{i}": "ä" * 900 for i in range(40)} | {"nan": float("nan"), "epoch": 3})
+    watched.succeed()
+    assert json_bytes(result_of(watched)) <= XCOM_LIMIT
