@@ -34,6 +34,9 @@ class RayTrainSensor(BaseSensorOperator):
     Only the newest generation counts: after a clear that trains again, what the training before it reached is history. An end that is
     there counts, whatever a person clears afterwards; `since="now"` waits for the next one instead.
 
+    `retries` are for lost workers and a store that is away; none of the wait's own ends is tried again. A retry goes on with what was
+    old when the wait began; a clear begins a new wait.
+
     A failed attempt ends the wait only when no retry of the training can follow: until then its next try restores, and the wait
     goes on. A success counts once the training's task has accepted it.
 
@@ -88,10 +91,11 @@ class RayTrainSensor(BaseSensorOperator):
         unreachable_timeout_s: float = 1800.0,
         aws_conn_id: str | None = "aws_default",
         deferrable: bool = True,
+        retries: int | None = 3,
         retry_policy: RetryPolicy | None = RayTrainRetryPolicy(),  # noqa: B008 - a default set in the body is lost when mapped
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
+        super().__init__(retries=retries, retry_policy=retry_policy, **kwargs)
         self.experiment = experiment
         self.storage_path = storage_path
         self.external_dag_id = external_dag_id

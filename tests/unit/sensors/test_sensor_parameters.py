@@ -11,6 +11,7 @@ from hypothesis import given
 
 from airflow_provider.core.errors import InvalidCondition, InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.policies.retry import RayTrainRetryPolicy
 from airflow_provider.sensors.parameters import resolved_experiment, wait_spec
 from airflow_provider.sensors.ray_train import RayTrainSensor
 from tests.support.damage import JUNK, SECRET, examples, only_typed_errors
@@ -174,4 +175,5 @@ def test_mapped_sensors_keep_the_defaults() -> None:
         mapped = RayTrainSensor.partial(task_id="wait", timeout=60).expand(experiment=[URI, f"{URI}2"])
     one = mapped.operator_class(**{**mapped.partial_kwargs, "experiment": URI, "task_id": "one"})
     assert isinstance(one, RayTrainSensor)
-    assert (one.timeout, one.until, one.missing, one.deferrable) == (60, "end", "wait", True)
+    assert (one.timeout, one.until, one.missing, one.deferrable, one.retries) == (60, "end", "wait", True, 3)
+    assert isinstance(one.retry_policy, RayTrainRetryPolicy)
