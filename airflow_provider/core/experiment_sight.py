@@ -14,6 +14,7 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, Lineage, LineageCheckpoint
 from airflow_provider.core.records import AttemptRef, OutcomeRecord, OutcomeState, OwnerRecord
+from airflow_provider.core.waiting import SILENCE_TO_TELL_S
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class ExperimentSight:
     """None: no attempt was ever claimed here."""
     lineage: Lineage | None = None
     """Of the newest generation."""
+    alive_age_s: float | None = None
+    """Age of the newest driver's sign of life, by the store's clock; None where there is none, or the attempt is over."""
 
     @property
     def newest(self) -> AttemptRecords | None:
@@ -84,7 +87,9 @@ def training_stage(sight: ExperimentSight) -> TrainingStage:
     if is_newer and owner is not None:
         return TrainingStage(Stage.RUNNING, f"try {owner.try_number} has begun after {ref}")
     if outcome is None:
-        return TrainingStage(Stage.RUNNING, f"{ref} trains")
+        is_silent = sight.alive_age_s is not None and sight.alive_age_s >= SILENCE_TO_TELL_S
+        silence = f", but its driver gave no sign of life for {SILENCE_TO_TELL_S:.0f} s" if is_silent else ""
+        return TrainingStage(Stage.RUNNING, f"{ref} trains{silence}")
     return _after_failure(ref, outcome, owner)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from typing_extensions import Self
 
 from airflow_provider.core import errors
@@ -55,7 +55,7 @@ class SensorError(BaseModel):
         # A failed job's error needs its failure, and no reading of a bucket raises one.
         if isinstance(found, type) and issubclass(found, RayTrainError) and found is not errors.RayJobFailed:
             cls = found
-        return cls(self.what, known=self.known, change=self.change)
+        return cls(self.what or "The sensor failed", known=self.known, change=self.change)
 
 
 class SensorEvent(BaseModel):
@@ -72,6 +72,18 @@ class SensorEvent(BaseModel):
     error: SensorError | None = None
     is_absent: bool = False
     """Of a time-out: whether the experiment was never there."""
+
+    @model_validator(mode="after")
+    def _has_all(self) -> Self:
+        needed = {
+            SensorEnd.DONE: self.result,
+            SensorEnd.FAILED: self.why and self.failure,
+            SensorEnd.ERROR: self.error,
+            SensorEnd.TIMEOUT: self.reason,
+        }
+        if needed[self.end] is None:
+            raise ValueError("what this end needs is not there")
+        return self
 
     @classmethod
     def parse(cls, event: object) -> Self:

@@ -23,20 +23,21 @@ class WaitMemory(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
     wait: tuple[int, int]
     """`max_tries` and the DAG run's `clear_number`: a clear changes one of them, a retry neither."""
+    experiment: Shown
     baseline: Baseline | None = None
     unreadable_since: UtcTime | None = None
     unreadable_looks: int = 0
     unreadable_why: Shown = ""
 
     @classmethod
-    def load(cls, context: Context) -> WaitMemory:
+    def load(cls, context: Context, *, experiment: str) -> WaitMemory:
         """The memory of this wait, or an empty one."""
-        wait = (context["ti"].max_tries, context["dag_run"].clear_number or 0)
+        new = cls(wait=(context["ti"].max_tries, context["dag_run"].clear_number or 0), experiment=experiment)
         try:
             found = cls.model_validate(context["task_state_store"].get(MEMORY_KEY))
         except ValidationError:  # nothing is there, or another release's: the wait begins now
-            return cls(wait=wait)
-        return found if found.wait == wait else cls(wait=wait)
+            return new
+        return found if (found.wait, found.experiment) == (new.wait, new.experiment) else new
 
     @property
     def trouble(self) -> ReadTrouble | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSensorTimeout, AirflowSkipException
 
 from airflow_provider.core.errors import InvalidConfig, RayTrainError
 from airflow_provider.core.experiment_wait import END
@@ -173,6 +173,8 @@ class RayTrainSensor(BaseSensorOperator):
 
         try:
             yield
+        except AirflowRescheduleException:
+            raise  # no end: the next poke comes later
         except AirflowSkipException as skip:
             # Airflow's own loop has made a skip of it: only the cause, or else the passed time, says why.
             cause = skip.__cause__ or (self._wait.timed_out() if self._wait is not None else None)

@@ -66,7 +66,7 @@ class SensorWait:
         experiment = WatchedExperiment(uri, sensor.aws_conn_id, sensor.storage_path or _root_of(uri))
         spec = wait_spec(sensor, uri=uri)
         is_kept = spec.needs_baseline or sensor.is_rescheduled
-        memory = WaitMemory.load(context) if is_kept else None
+        memory = WaitMemory.load(context, experiment=uri) if is_kept else None
         if memory is not None and memory.baseline is not None:
             spec = spec.model_copy(update={"baseline": memory.baseline})
         waiter = ExperimentWaiter(
@@ -110,9 +110,9 @@ class SensorWait:
 
     def conclude(self, event: SensorEvent) -> dict[str, Any]:
         """The result of an ended wait. Raises the typed error of any other end."""
-        if event.end is SensorEnd.DONE:
+        if event.end is SensorEnd.DONE and event.result is not None:
             self.sensor.log.info("done: %s", event.reason)
-            return event.result or {}
+            return event.result
         if event.end is SensorEnd.ERROR and event.error is not None:
             raise event.error.rebuilt()
         if event.end is SensorEnd.TIMEOUT:

@@ -14,7 +14,6 @@ from airflow_provider.core.records import AttemptRef, RecordSegment
 from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
 
 if TYPE_CHECKING:
-    from airflow_provider.core.records import ClaimRecord
     from airflow_provider.storage.experiment_records import AttemptRecords as FoundAttempt
     from airflow_provider.storage.experiment_records import ExperimentRecords
 
@@ -36,19 +35,19 @@ class ExperimentView:
         owner = newest[1] if newest is not None else None
         if claim is None:
             return ExperimentSight(records.store.uri, owner)
-        attempts = [*self._older(claim.ref), self._newest(claim)]
+        older = self._older(claim.ref)
+        found = records.read_attempt(claim.ref, claim=claim)
+        attempts = [*older, self._newest(found) if found is not None else AttemptRecords(claim=claim)]
+        alive_age_s = found.alive.age_s if found is not None and found.alive is not None else None
         quarantined = {claim.generation: active_quarantine(records, claim.generation)}
         facts = ExperimentFacts(records.store.uri, (owner,) if owner else (), tuple(attempts), quarantined)
-        return ExperimentSight(records.store.uri, owner, facts, project(facts))
+        return ExperimentSight(records.store.uri, owner, facts, project(facts), alive_age_s)
 
-    def _newest(self, claim: ClaimRecord) -> AttemptRecords:
-        found = self._records.read_attempt(claim.ref, claim=claim)
-        if found is None:  # never: the claim was just read
-            return AttemptRecords(claim=claim)
+    def _newest(self, found: FoundAttempt) -> AttemptRecords:
         # Segments follow the manifest: while it is the same, so are they. An unfenced attempt has none of its own.
-        state = (claim.ref, found.manifest.etag) if found.manifest is not None else None
+        state = (found.ref, found.manifest.etag) if found.manifest is not None else None
         if state is None or state != self._segments[0]:
-            self._segments = (state, self._read_segments(claim.ref))
+            self._segments = (state, self._read_segments(found.ref))
         return self._with(found, self._segments[1])
 
     def _older(self, newest: AttemptRef) -> list[AttemptRecords]:

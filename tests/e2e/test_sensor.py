@@ -190,6 +190,9 @@ def test_waits_that_end_well_return_what_a_next_task_uses(
             {"epoch": 4},
             experiments.running,
         )
+    assert "waiting: g1/a1 trains; 5 checkpoints" in airflow.log_text("sensors", sensors, "next_end"), (
+        "the trigger's words"
+    )
     assert (result("next_end")["state"], result("next_end")["progress"]) == ("success", {"epoch": 4})
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from airflow_provider.core.experiment_sight import training_stage
 from airflow_provider.core.experiment_wait import (
     Baseline,
     KeepWaiting,
@@ -71,6 +73,13 @@ def test_a_try_that_has_begun_is_not_missing(watched: WatchedExperiment) -> None
 
 def test_a_running_training_is_waited_for_with_its_numbers(training: WatchedExperiment) -> None:
     waits(training.verdict(), "g1/a1 trains", "3 checkpoints", "epoch=2", "loss=0.8")
+
+
+def test_a_driver_without_a_sign_of_life_is_told(training: WatchedExperiment) -> None:
+    """Nobody may ever write how it ended: then a time-out's message has at least this."""
+    sight = replace(training.sight(), alive_age_s=299.0)
+    assert "sign of life" not in training_stage(sight).reason
+    assert "no sign of life for 300 s" in training_stage(replace(sight, alive_age_s=300.0)).reason
 
 
 def test_a_success_counts_once_its_task_accepted_it(training: WatchedExperiment) -> None:

@@ -340,13 +340,19 @@ def test_a_retry_goes_on_with_what_was_old_when_the_wait_began(world: World) -> 
     assert (before["checkpoint"][-1], after["checkpoint"][-1]) == ("1", "2")
 
 
+def test_a_memory_of_another_experiment_or_release_is_none(world: World) -> None:
+    train(world.watched)
+    world.defer(until="checkpoint")
+    kept = dict(world.task.store.values["ray_train_wait"])
+    world.watched.commit({"epoch": 2})
+    for changes in ({"experiment": "s3://models/other"}, {"wait": "odd"}, {"baseline": {"k": 1}}):
+        world.task.store.values["ray_train_wait"] = kept | changes
+        assert world.defer(until="checkpoint").spec["baseline"]["checkpoint"].endswith("2")
+
+
 def test_nothing_is_remembered_where_nothing_needs_it(world: World) -> None:
     world.defer()
     assert world.task.store.sets == []
-
-
-class Reschedule(FakeTask):
-    """Airflow keeps the first poke's time in its database."""
 
 
 def test_rescheduled_pokes_keep_baseline_and_trouble_over_processes(
@@ -367,12 +373,23 @@ def test_rescheduled_pokes_keep_baseline_and_trouble_over_processes(
     poke()
     assert world.task.store.values["ray_train_wait"]["unreadable_looks"] == 2
     with pytest.raises(StoreUnreachable):
-        world.execute(**options, unreachable_timeout_s=0.001)
+        world.execute(**options, unreachable_timeout_s=1e-6)
     world.before_look = lambda _: None
     poke()
     assert world.task.store.values["ray_train_wait"]["unreadable_since"] is None
     world.watched.commit({"epoch": 2})
     assert world.execute(**options)["progress"] == {"epoch": 2}
+
+
+@pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
+def test_a_poke_that_comes_later_is_no_failure_to_skip(
+    world: World, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    first = datetime.now(timezone.utc)
+    monkeypatch.setattr(type(world.task.ti), "get_first_reschedule_date", lambda *_: first, raising=False)
+    with pytest.raises(AirflowRescheduleException):
+        world.execute(deferrable=False, mode="reschedule", timeout=60, **{option: True})
+    assert "ray_train_wait" not in world.task.ti.xcoms
 
 
 def test_reschedule_times_out_by_airflows_own_clock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,11 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RecordUnreadable, StoreUnreachable
+from airflow_provider.core.records import AliveRecord, Phase
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.experiment_view import ExperimentView
 from tests.support.counting_store import CountingStore
+from tests.support.experiment import NOW
 from tests.support.watched_experiment import WatchedExperiment
 
 READING = {"read", "list", "list_folder", "list_folders", "head"}
@@ -68,6 +70,15 @@ def test_the_next_generation_begins_with_nothing(watched: WatchedExperiment) -> 
     watched.sight()
     watched.claim(1, generation=2, k=2)
     assert watched.sight().checkpoints == ()
+
+
+def test_the_age_of_the_drivers_sign_of_life_is_seen(watched: WatchedExperiment) -> None:
+    assert watched.sight().alive_age_s is None
+    alive = AliveRecord(run_uid="u", phase=Phase.TRAINING, phase_since=NOW, written_at=NOW)
+    watched.store.put_raw(layout.alive(1, 1), alive.body())
+    age_s = watched.sight().alive_age_s
+    assert age_s is not None
+    assert age_s < 60
 
 
 def test_a_store_that_is_away_is_an_error_and_no_empty_experiment(watched: WatchedExperiment) -> None:
