@@ -166,6 +166,16 @@ class NoUsableCheckpoint(RayTrainError):
     kind = FailureKind.CHECKPOINT
 
 
+class NoParentCheckpoint(NoUsableCheckpoint):
+    """A warm start found no checkpoint that can be used, and `missing="fail"` forbids to begin from the start."""
+
+
+class ForeignLayout(RayTrainError):
+    """A warm start's parent is there, but it is no Ray Train checkpoint: another framework's, or a folder of many."""
+
+    kind = FailureKind.CONFIG
+
+
 class ForeignExperiment(RayTrainError):
     """The experiment path belongs to another task instance."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_provider.core.field_types import UtcTime
-from airflow_provider.core.records import SCHEMA_VERSION, AttemptRef, RestorePolicy
+from airflow_provider.core.records import SCHEMA_VERSION, AttemptRef, RestorePolicy, WarmStartRecord
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig, StorageConfig
 
 JOB_SPEC_FILE = "job_spec.json"
@@ -101,6 +101,8 @@ class JobSpec(BaseModel):
     """Owner number behind the claim."""
     submission_id: str
     restore: RestorePolicy = RestorePolicy()
+    warm_start: WarmStartRecord | None = None
+    """As the claim has it: where to begin while nothing of this generation is committed."""
     deadline: UtcTime | None = None
     """Absolute, UTC: the driver ends itself then, whether Airflow lives or not."""
     training: TrainingSpec

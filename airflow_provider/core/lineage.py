@@ -96,6 +96,8 @@ class LineageAttempt(LineageModel):
     submission_id: str
     intent: str
     restored_from: str | None
+    warm_started_from: str | None = None
+    """URI of another experiment's checkpoint, where this attempt began from it."""
     restore_reason: str | None
     state: str
     failure_kind: str | None
@@ -114,6 +116,7 @@ class LineageCheckpoint(LineageModel):
     """Relative to the experiment: `g000001/attempts/000001/checkpoint_...`."""
     attempt: str
     parent: str | None
+    """A name like its own; the URI of another experiment's checkpoint at the first commit after a warm start."""
     state: CheckpointState
     metrics: dict[str, Any]
     metrics_cut: bool = False
@@ -188,6 +191,7 @@ def _attempt(attempt: AttemptRecords, *, later: AttemptRecords | None) -> Lineag
         submission_id=claim.submission_id,
         intent=claim.intent,
         restored_from=_full(claim.generation, restored.checkpoint) if restored and restored.checkpoint else None,
+        warm_started_from=restored.warm_started_from if restored else None,
         restore_reason=restored.reason if restored else None,
         state=outcome.state.value if outcome else "lost" if later else "unknown",
         failure_kind=failure.kind.value if failure else None,
@@ -234,17 +238,19 @@ def _checkpoints(
     generation, entries = attempt.claim.generation, attempt.entries
     listed = {e.name: e.metrics for e in attempt.manifest.entries} if attempt.manifest else {}
     parent = attempt.restored.checkpoint if attempt.restored else None
+    warm = attempt.restored.warm_started_from if attempt.restored else None
     found = []
     for name in own_commits(attempt):
         entry = entries.get(name)
         declared = entry.parent if entry and entry.parent else parent
+        outside = (entry.warm_started_from if entry else None) or warm
         metrics, is_cut = bounded_metrics(entry.metrics if entry else listed.get(name, {}))
         state: CheckpointState = "quarantined" if name in quarantined else "committed" if name in kept else "pruned"
         found.append(
             LineageCheckpoint(
                 name=_full(generation, name),
                 attempt=str(attempt.claim.ref),
-                parent=_full(generation, declared) if declared else None,
+                parent=_full(generation, declared) if declared else outside,
                 state=state,
                 metrics=metrics,
                 metrics_cut=is_cut,
@@ -339,6 +345,7 @@ def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_che
         "tries": len(lineage.tries),
         "new_checkpoints": new_checkpoints,
         "restored_from": lineage.attempts[-1].restored_from,
+        "warm_started_from": warm.parent.uri if (warm := last.claim.warm_start) and warm.parent else None,
         "restore_proven": outcome.restore_proven if outcome else "unknown",
         "fenced": outcome.fenced if outcome else None,
     }

@@ -130,6 +130,36 @@ def _known_fields(value: object) -> object:
     return {name: part for name, part in value.items() if name in RestorePolicy.model_fields}
 
 
+class CheckpointFile(BaseModel):
+    """One object of a checkpoint. `key` is relative to the checkpoint's folder, `size` in bytes."""
+
+    model_config = ConfigDict(frozen=True)
+    key: Annotated[str, Field(max_length=MAX_NAME)]
+    size: Annotated[Number, Field(ge=0)]
+    etag: Id = ""
+
+
+class ParentCheckpoint(BaseModel):
+    """The checkpoint of another experiment that a generation begins from, as it was found before the first claim."""
+
+    model_config = ConfigDict(frozen=True)
+    uri: Id
+    files: tuple[CheckpointFile, ...] = ()
+    """The first ones by name, at most 1,000; `num_files` and `size_bytes` count all."""
+    num_files: Annotated[Number, Field(ge=0)] = 0
+    size_bytes: Annotated[Number, Field(ge=0)] = 0
+    metrics: dict[str, Any] = {}
+
+
+class WarmStartRecord(BaseModel):
+    """Where a generation begins: decided once, before its first claim, and carried by every claim after it."""
+
+    model_config = ConfigDict(frozen=True)
+    parent: ParentCheckpoint | None
+    """None: from the start, because no parent was there and `missing="fresh"` allowed it."""
+    reason: Shown
+
+
 class ClaimRecord(Record):
     """`claim.json`: the right to commit as attempt (generation, attempt), written before the POST."""
 
@@ -149,6 +179,11 @@ class ClaimRecord(Record):
     """Whether a person's clear asked for this attempt, so that an accepted success before it is trained on from.
 
     None in claims of older releases, which did not say.
+    """
+    warm_start: WarmStartRecord | None = None
+    """The parent of this attempt's generation. It decides where training begins, never who may start or commit.
+
+    None where no warm start was asked for, and in claims of older releases.
     """
     checkpoint_seen: CheckpointName | None = None
     """Newest usable checkpoint the Airflow side saw before claiming; the driver resolves again after it."""
@@ -185,7 +220,9 @@ class RestoredRecord(Record):
 
     record = "restored"
     checkpoint: CheckpointName | None
-    """Name relative to the generation folder; None means from the start."""
+    """Name relative to the generation folder; None means from the start, or from the parent of a warm start."""
+    warm_started_from: Id | None = None
+    """URI of the parent checkpoint, where nothing of this generation was committed yet."""
     from_attempt: Number | None = None
     reason: Shown
     metrics: dict[str, Any] = {}
@@ -277,15 +314,6 @@ class CollectedRecord(Record):
     written_at: UtcTime
 
 
-class CheckpointFile(BaseModel):
-    """One object of a checkpoint. `key` is relative to the checkpoint's folder, `size` in bytes."""
-
-    model_config = ConfigDict(frozen=True)
-    key: Annotated[str, Field(max_length=MAX_NAME)]
-    size: Annotated[Number, Field(ge=0)]
-    etag: Id = ""
-
-
 class CheckpointEntry(BaseModel):
     """One committed checkpoint with its file list."""
 
@@ -297,6 +325,8 @@ class CheckpointEntry(BaseModel):
     reported_at: UtcTime
     parent: CheckpointName | None = None
     """The checkpoint the reporting fit was restored from, or the one committed before it."""
+    warm_started_from: Id | None = None
+    """URI of the parent checkpoint, at the first commit after a warm start."""
     late: bool = False
     """Completed afterwards from the manifest: `files` were listed then, `reported_at` is the listing's time."""
 

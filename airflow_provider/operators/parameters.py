@@ -24,6 +24,7 @@ from airflow_provider.core.spec import (
     has_template,
     invalid,
 )
+from airflow_provider.core.warm_start import WarmStart, read_source
 
 if TYPE_CHECKING:
     from airflow_provider.operators.ray_train import RayTrainOperator
@@ -39,6 +40,7 @@ _TRAVELLING = (
     "failure_config",
     "checkpoint_config",
     "storage_config",
+    "warm_start",
 )
 _RESERVED_RUNTIME_ENV = frozenset({"working_dir", "py_modules"})
 
@@ -132,6 +134,8 @@ def check_parameters(operator: RayTrainOperator) -> None:
     _check_runtime_env(operator.runtime_env)
     if not _has_template_inside(operator.restore):
         restore_policy(operator)
+    if operator.warm_start is not None and not _has_template_inside(operator.warm_start):
+        warm_start(operator)
     if not operator.retries:
         operator.log.warning(
             "retries=0: a finished training can fail on a stale scheduler event, and nothing restores a failed one"
@@ -241,6 +245,20 @@ def restore_policy(operator: RayTrainOperator) -> RestorePolicy:
         raise invalid(error, parameter="restore", fields=tuple(RestorePolicy.model_fields)) from None
 
 
+def warm_start(operator: RayTrainOperator) -> WarmStart | None:
+    """The rendered warm_start, with the checkpoint config's score for `best`. Raises InvalidConfig."""
+    if operator.warm_start is None:
+        return None
+    given = WarmStart.rendered(operator.warm_start, parameter="warm_start")
+    scores = operator.checkpoint_config
+    metric = given.metric or scores.get("checkpoint_score_attribute")
+    order = given.order or (None if given.metric else scores.get("checkpoint_score_order"))
+    wanted = given.model_copy(update={"metric": metric, "order": order})
+    read_source(wanted)
+    _ = wanted.policy
+    return wanted
+
+
 def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingRequest:
     """The rendered parameters as a request. Raises InvalidConfig for what rendering made wrong."""
     from airflow_provider.hooks.experiment import cluster_storage
@@ -258,6 +276,8 @@ def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingR
         training=_training_spec(operator),
         storage=cluster_storage(storage, uri=uri, aws_conn_id=operator.aws_conn_id),
         restore=restore_policy(operator),
+        storage_path=operator.storage_path,
+        warm_start=warm_start(operator),
         on_clear=operator.on_clear,
         timings=Timings(stall_timeout_s=operator.stall_timeout_s, resource_timeout_s=operator.resource_timeout_s),
         dag_folder=_dag_folder(operator),

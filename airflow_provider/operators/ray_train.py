@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig, StorageConfig
+from airflow_provider.core.warm_start import WarmStart
 from airflow_provider.links.ray_train import ExperimentLink, RayJobLink
 from airflow_provider.operators.parameters import check_parameters
 from airflow_provider.policies.retry import RayTrainRetryPolicy
@@ -49,6 +50,8 @@ class RayTrainOperator(BaseOperator):
     :param runtime_env: Ray's runtime environment (pip, env_vars, ...). Its env_vars are readable on the dashboard.
     :param restore: `latest`, `best` or `{"mode": ..., "metric": ..., "order": ..., "checkpoint": ...}`.
     :param on_corrupt: `rollback` to the newest checkpoint that verifies, or `fail`.
+    :param warm_start: where a new experiment begins: URI of a checkpoint or experiment, an XCom or asset event that names
+        one, `"previous_run"`, or `WarmStart(source=..., select=..., missing=...)`. A retry restores its own checkpoints.
     :param on_clear: what a clear means: `auto` (fresh after a success, else restore), `restore` or `fresh`.
     :param progress_metric: a reported metric that never falls in a training that really continued.
     :param require_new_checkpoint: fail a success that committed nothing.
@@ -84,6 +87,7 @@ class RayTrainOperator(BaseOperator):
         "checkpoint_config",
         "storage_config",
         "restore",
+        "warm_start",
         "progress_metric",
         "python",
     )
@@ -96,6 +100,7 @@ class RayTrainOperator(BaseOperator):
             "checkpoint_config",
             "storage_config",
             "restore",
+            "warm_start",
         ),
         "json",
     )
@@ -121,6 +126,7 @@ class RayTrainOperator(BaseOperator):
         checkpoint_config: CheckpointConfig | Mapping[str, Any] | None = None,
         storage_config: StorageConfig | Mapping[str, Any] | None = None,
         restore: str | Mapping[str, Any] = "latest",
+        warm_start: WarmStart | Mapping[str, Any] | str | None = None,
         on_corrupt: str = "rollback",
         on_clear: OnClear = "auto",
         progress_metric: str | None = None,
@@ -162,6 +168,7 @@ class RayTrainOperator(BaseOperator):
         self.checkpoint_config = CheckpointConfig.parsed(checkpoint_config, parameter="checkpoint_config")
         self.storage_config = StorageConfig.parsed(storage_config, parameter="storage_config")
         self.restore = _plain(restore)
+        self.warm_start = WarmStart.given(warm_start)
         self.on_corrupt = on_corrupt
         self.on_clear = on_clear
         self.progress_metric = progress_metric

@@ -14,6 +14,7 @@ from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.job import Timings, TrainingSpec
 from airflow_provider.core.records import RestorePolicy
 from airflow_provider.core.spec import StorageConfig
+from airflow_provider.core.warm_start import WarmStart
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class TrainingRequest:
     python: str = "python"
     """Interpreter of the driver on the cluster."""
     require_new_checkpoint: bool = False
+    storage_path: str = ""
+    """Where the experiments of the task's runs lie."""
+    warm_start: WarmStart | None = None
+    """Where a new experiment begins. No part of the digest: the claim carries what was decided."""
     timeout_s: float | None = None
     """Seconds from an attempt's claim to its absolute deadline; None: no deadline."""
 

@@ -33,6 +33,7 @@ from airflow_provider.operators.marker import dag_run_identity, set_marker
 from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.publication import Publication
 from airflow_provider.operators.training_try import Over, Submitted, TrainingTry
+from airflow_provider.operators.warm_start import warm_starter
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.triggers.waiter import Following
 
@@ -110,6 +111,7 @@ class TrainingSession:
             facts=facts,
             records=records,
             client=client,
+            warm_starter=warm_starter(request, run_after=context["dag_run"].run_after, log=operator.log.info),
             set_marker=lambda k: set_marker(store, k=k, identity=identity),
             log=operator.log.info,
             task_state=lambda: state_or_none(ti),

@@ -49,6 +49,7 @@ from airflow_provider.storage.restore_scan import scan_restore_point
 if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import SyncJobsClient
     from airflow_provider.client.values import Package
+    from airflow_provider.operators.warm_start import WarmStarter
     from airflow_provider.storage.experiment_records import AttemptRecords
 
 MAX_ROUNDS = 6
@@ -90,6 +91,8 @@ class TrainingTry(Ownership):
     """The steps of one try, from owning the experiment to a job."""
 
     client: SyncJobsClient
+    warm_starter: WarmStarter | None = None
+    """Finds and keeps the parent of a generation; None: nobody asked for a warm start."""
     task_state: Callable[[], str | None] = lambda: None
     """Airflow's present word on the task, None where it can't be read."""
     sleep: Callable[[float], None] = time.sleep
@@ -264,6 +267,11 @@ class TrainingTry(Ownership):
             self.log(point.reason)
             for skipped in point.skipped:
                 self.log(f"checkpoint {skipped.checkpoint} can't be restored: {skipped.why}")
+        before = self._newest.claim if self._newest and ref.attempt > 1 else None
+        has_own = point is not None and point.candidate is not None
+        warm_start = before.warm_start if before else None
+        if self.warm_starter is not None:
+            warm_start = self.warm_starter.decide(before=before, has_own=has_own)
         now = self.now()
         timeout_s = self.request.timeout_s
         claim = ClaimRecord(
@@ -277,6 +285,7 @@ class TrainingTry(Ownership):
             intent=decision.reason,
             answers_clear=decision.answers_clear,
             restore_policy=self.request.restore,
+            warm_start=warm_start,
             checkpoint_seen=point.candidate.name if point and point.candidate else None,
             spec_digest=self.request.spec_digest,
             code_digest=code_digest(self._code()),
@@ -314,6 +323,7 @@ class TrainingTry(Ownership):
             k=claim.k,
             submission_id=claim.submission_id,
             restore=claim.restore_policy,
+            warm_start=claim.warm_start,
             deadline=claim.deadline,
             training=self.request.training,
             timings=self.request.timings,

@@ -26,6 +26,7 @@ from airflow_provider.runtime.scribe import Scribe, utc_now
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import STORE_PATIENCE_S, ExperimentStore, patiently
 from airflow_provider.runtime.trainings import Training
+from airflow_provider.runtime.warm_start import from_parent
 
 
 @dataclass
@@ -89,7 +90,7 @@ class FitLoop:
         attempts = patiently(lambda: read_attempts(self.store, self.spec.ref, say=say), for_s=STORE_PATIENCE_S)
         if fit == 1:
             attempts = [a for a in attempts if a.ref != self.spec.ref]
-        resolved = patiently(lambda: self._resolve(attempts), for_s=STORE_PATIENCE_S)
+        resolved = patiently(lambda: from_parent(self.spec, self._resolve(attempts)), for_s=STORE_PATIENCE_S)
         say(resolved.point.reason)
         if fit == 1:
             self._leave_to_the_first_run()
@@ -100,7 +101,9 @@ class FitLoop:
             self._release(fit, attempts)
         candidate = resolved.point.candidate
         self.ending.facts.restored = resolved.checkpoint
-        self.scribe.begin_fit(parent=resolved.checkpoint, metrics=dict(candidate.metrics) if candidate else None)
+        # A parent's metrics prove nothing: a warm start may count its epochs from 0 again.
+        metrics = dict(candidate.metrics) if candidate else None
+        self.scribe.begin_fit(parent=resolved.checkpoint, metrics=metrics, warm_started_from=resolved.parent)
         try:
             self.training.fit(resolved, fit=fit)
         except Exception as error:  # process edge: a fit raises whatever Ray or the user's code raised

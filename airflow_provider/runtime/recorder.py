@@ -42,11 +42,13 @@ class Recorder:
         self.store, self.ref = store, ref
         self.parent: str | None = None
         """The checkpoint that the next commit descends from; set anew before each fit."""
+        self.warm_started_from: str | None = None
+        """URI of the parent that it descends from instead, as long as this generation has no commit."""
         self.recorded: set[str] = set()
         self._sequence = 1
         self._checkpoints: list[CheckpointEntry] = []
         self._restarts: list[RestartEntry] = []
-        self._unlisted: list[tuple[CommitEvent, str | None]] = []
+        self._unlisted: list[tuple[CommitEvent, dict[str, str | None]]] = []
         self._is_dirty = False
         self._next_write = 0.0
         self._num_commits = 0
@@ -56,8 +58,9 @@ class Recorder:
         for event in events:
             if isinstance(event, CommitEvent):
                 self._num_commits += 1
-                self._unlisted.append((event, self.parent))
-                self.parent = event.checkpoint
+                origin = {"parent": self.parent, "warm_started_from": self.warm_started_from}
+                self._unlisted.append((event, origin))
+                self.parent, self.warm_started_from = event.checkpoint, None
             elif isinstance(event, FailureEvent):
                 entry = RestartEntry(
                     failure=event.failure, decision=event.decision, at=event.at, commits_before=self._num_commits
@@ -75,9 +78,9 @@ class Recorder:
         if not is_final and time.monotonic() < self._next_write:
             return
         while self._unlisted:
-            event, parent = self._unlisted[0]
+            event, origin = self._unlisted[0]
             entry = list_checkpoint(self.store, self.ref, event.checkpoint)
-            update = {"metrics": event.metrics, "reported_at": event.at, "parent": parent}
+            update = {"metrics": event.metrics, "reported_at": event.at, **origin}
             self._checkpoints.append(entry.model_copy(update=update))
             self.recorded.add(event.checkpoint)
             self._unlisted.pop(0)

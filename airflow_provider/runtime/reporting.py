@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.train.v2._internal.execution.callback import (
     ControllerCallback,
@@ -36,6 +36,10 @@ from airflow_provider.runtime.events import (
 )
 from airflow_provider.runtime.exceptions import classify_exception
 from airflow_provider.runtime.plain_metrics import to_plain
+from airflow_provider.runtime.warm_start import give_parent
+
+if TYPE_CHECKING:
+    from ray.train import Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +65,15 @@ class FitEnded(RayJobFailed):
 class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, WorkerCallback):  # type: ignore[misc]
     """Tells the driver what happens, and ends a fit that can't succeed. Pickled into the controller and the workers."""
 
-    def __init__(self, events_path: str, *, run_folder: str, failure_config: FailureConfig) -> None:
-        """`run_folder` is Ray's run directory on the filesystem: checkpoint names are relative to it."""
+    def __init__(
+        self, events_path: str, *, run_folder: str, failure_config: FailureConfig, parent: Checkpoint | None = None
+    ) -> None:
+        """`run_folder` is Ray's run directory on the filesystem: checkpoint names are relative to it.
+
+        `parent` is what `ray.train.get_checkpoint()` answers while the run has no checkpoint of its own.
+        """
         self.events_path, self.run_folder, self.failure_config = events_path, run_folder, failure_config
+        self.parent = parent
         self._phase: Phase | None = None
         self._awaits_first_report = True
         self._num_commits = 0
@@ -130,10 +140,14 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
     # --- workers ------------------------------------------------------------------------------------------------
 
     def after_init_train_context(self) -> None:
-        """Make `ray.train.report` of this worker accept numpy and torch scalars, which Ray's manifest can't hold.
+        """Give the parent of a warm start, and make `ray.train.report` accept numpy and torch scalars.
 
-        And put a training's own upload function behind the fence.
+        And put a training's own upload function behind the fence. The first may raise: a worker that trains from scratch in
+        silence is worse than one that does not start.
         """
+        if self.parent is not None:
+            give_parent(self.parent)
+        # Ray's manifest can't hold such scalars.
         with _swallowed("worker start"):
             from ray.train.v2._internal.execution.context import get_train_context
 

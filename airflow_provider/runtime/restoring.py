@@ -66,6 +66,8 @@ class Resolved:
     point: RestorePoint
     manifest: Manifest
     uncommitted: tuple[str, ...] = ()
+    parent: str | None = None
+    """URI of the warm start's parent, while nothing of this generation is committed."""
 
     @property
     def checkpoint(self) -> str | None:
@@ -77,6 +79,7 @@ class Resolved:
         candidate = self.point.candidate
         return RestoredRecord(
             checkpoint=self.checkpoint,
+            warm_started_from=self.parent,
             from_attempt=_attempt_of(candidate) if candidate else None,
             reason=self.point.reason,
             metrics=bounded_metrics(candidate.metrics)[0] if candidate else {},

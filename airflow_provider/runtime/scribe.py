@@ -78,10 +78,13 @@ class Scribe:
         self.progress = self.progress.entered(phase, utc_now())
         self._wake.set()
 
-    def begin_fit(self, *, parent: str | None, metrics: Mapping[str, Any] | None) -> None:
+    def begin_fit(
+        self, *, parent: str | None, metrics: Mapping[str, Any] | None, warm_started_from: str | None = None
+    ) -> None:
         """A fit starts from `parent`; its first report must not lie before `metrics`."""
         with self._lock:
             self.recorder.parent, self._base, self.last_failure = parent, metrics, None
+            self.recorder.warm_started_from = warm_started_from
             self.progress = replace(self.progress.entered(Phase.WAITING, utc_now()), trained_since_commit_s=0.0)
 
     def note_restart(self, entry: RestartEntry) -> None:
@@ -151,7 +154,7 @@ class Scribe:
         warning = no_checkpoint_warning(
             trained_s=progress.trained_s(now),
             num_commits=progress.num_commits,
-            restored=self.recorder.parent,
+            restored=self.recorder.parent or self.recorder.warm_started_from,
             num_told=self._num_warned,
         )
         if warning is not None:

@@ -189,7 +189,7 @@ class ExperimentStore:
         """The same files, the first `limit` with their etags. A local file has none."""
         if self._is_local:
             return tuple(files)
-        tagged = [f.model_copy(update={"etag": self._etag(f"{folder}/{f.key}")}) for f in files[:limit]]
+        tagged = [f.model_copy(update={"etag": self._etag(posixpath.join(folder, f.key))}) for f in files[:limit]]
         return (*tagged, *files[limit:])
 
     def copy_folder(self, source: str, target: str) -> None:

@@ -35,6 +35,7 @@ from airflow_provider.runtime.commits_v1 import CommitCallback, CommitLog
 from airflow_provider.runtime.import_target import check_train_loop, load_factory, load_target
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import ExperimentStore
+from airflow_provider.runtime.warm_start import parent_checkpoint
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,13 @@ def build_trainer(job: JobSpec, *, store: ExperimentStore, plan: PlanV1) -> Any:
         if cls.can_restore(path, storage_filesystem=store.filesystem):
             return cls.restore(path, storage_filesystem=store.filesystem, run_config=config, **_given_again(trainer))
         raise InvalidConfig(f"Ray can't restore {path}", known=plan.reason, change="restore its trainer.pkl")
+    checkpoint = None
     if plan.mode is ModeV1.RESUME and plan.checkpoint is not None:
         folder = store.path(f"{layout.generation(job.ref.generation)}/{plan.checkpoint}")
         checkpoint = ray.train.Checkpoint(path=folder, filesystem=store.filesystem)
+    elif plan.mode is ModeV1.START:
+        checkpoint = parent_checkpoint(job, filesystem=store.filesystem)
+    if checkpoint is not None:
         # Ray builds the trainer again on the cluster from these parameters; a factory can't be asked to pass one more.
         trainer.starting_checkpoint = checkpoint
         trainer._param_dict["resume_from_checkpoint"] = checkpoint

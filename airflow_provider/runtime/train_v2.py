@@ -15,6 +15,7 @@ from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingC
 from airflow_provider.runtime.import_target import check_call, check_train_loop, load_factory, load_target
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import open_store, split_uri
+from airflow_provider.runtime.warm_start import no_way_to_give_parent, parent_checkpoint
 
 Datasets = Callable[[], Mapping[str, Any]]
 
@@ -32,11 +33,15 @@ def build_run_config(spec: JobSpec, *, events_path: str, is_fenced: bool) -> ray
         filesystem = fenced_filesystem(spec.experiment_uri, spec.storage, ref=spec.ref)
     else:
         filesystem = open_store(spec.experiment_uri, spec.storage).filesystem
+    parent = parent_checkpoint(spec, filesystem=filesystem)
     try:
         from airflow_provider.runtime.reporting import ControllerEvents
 
-        callbacks = [ControllerEvents(events_path, run_folder=f"{root}/{name}", failure_config=spec.training.failure)]
+        run_folder, failure = f"{root}/{name}", spec.training.failure
+        callbacks = [ControllerEvents(events_path, run_folder=run_folder, failure_config=failure, parent=parent)]
     except ImportError as error:
+        if parent is not None:
+            raise no_way_to_give_parent(str(error)) from error
         say(f"this Ray moved its callbacks ({error}): records are completed from the manifest at the end only")
         callbacks = []
     config = ray.train.RunConfig(

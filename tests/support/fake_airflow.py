@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any, cast
 
 from airflow.sdk import Context
@@ -72,6 +73,7 @@ class FakeTaskInstance:
 @dataclass
 class FakeDagRun:
     clear_number: int = 0
+    run_after: datetime = datetime(2026, 11, 29, tzinfo=timezone.utc)
 
 
 @dataclass

@@ -1,0 +1,319 @@
+"""Where a new experiment begins: what the author may name as parent, what lies there, and what follows. Pure.
+
+The caller reads: it asks `read_source` what is meant, lists what is there, and hands each look to
+`conclude_warm_start`, whose reason goes to the task log, the claim and the lineage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from airflow_provider.core import layout
+from airflow_provider.core.errors import ForeignLayout, InvalidConfig, NoParentCheckpoint
+from airflow_provider.core.field_types import shown_part
+from airflow_provider.core.identity import checked_storage_path
+from airflow_provider.core.records import (
+    CheckpointFile,
+    ParentCheckpoint,
+    RestorePolicy,
+    WarmStartRecord,
+)
+from airflow_provider.core.restore import Candidate, Verdict, verify
+from airflow_provider.core.spec import Config, Templated, has_template
+from airflow_provider.core.strict_json import bounded_metrics
+
+PREVIOUS_RUN = "previous_run"
+MAX_FILES = 1_000
+"""Files of a parent that a claim names; of the others it knows number and size."""
+_NAMED_AT_MOST = 3
+_NOTHING = ("", "None", "null")
+"""What a template gives for an XCom that is not there."""
+
+
+class WarmStart(Config):
+    """Begin a new experiment from a checkpoint of another one. A retry restores the experiment's own checkpoints."""
+
+    source: Templated[str | dict[str, Any]] | None = None
+    """URI of a checkpoint or of an experiment, a dict from an XCom or an asset event, or `"previous_run"`."""
+    select: Templated[str] = "latest"
+    """Of an experiment: its `latest` verified checkpoint, or its `best` by `metric`."""
+    metric: Templated[str] | None = None
+    """For `best`; default: the `checkpoint_score_attribute` of the checkpoint config."""
+    order: Templated[str] | None = None
+    """`max` or `min`; default: the `checkpoint_score_order` of the checkpoint config."""
+    missing: Templated[str] = "fail"
+    """What happens without a usable parent: `fail`, or `fresh` to begin from the start."""
+
+    @model_validator(mode="after")
+    def _check_words(self) -> WarmStart:
+        for name, known in (("select", ("latest", "best")), ("missing", ("fail", "fresh")), ("order", ("max", "min"))):
+            value = getattr(self, name)
+            if value is not None and not has_template(value) and value not in known:
+                raise ValueError(f"{name} is {' or '.join(repr(word) for word in known)}")
+        return self
+
+    @classmethod
+    def given(cls, value: object) -> dict[str, Any] | None:
+        """The operator's parameter, checked at DAG parse: a WarmStart, its dict, or a source alone. Raises InvalidConfig."""
+        if value is None:
+            return None
+        is_whole = isinstance(value, cls) or (isinstance(value, Mapping) and "source" in value)
+        # A model is dumped below; anything else alone is the source: text, event, or another task's output.
+        data = value if is_whole else {"source": dict(value) if isinstance(value, Mapping) else value}
+        return cls.parsed(data, parameter="warm_start")  # type: ignore[arg-type]  # checked there
+
+    @property
+    def policy(self) -> RestorePolicy:
+        """Which checkpoint of an experiment; parameters must be rendered. Raises InvalidConfig for `best` without a metric."""
+        if self.select == "latest":
+            return RestorePolicy()
+        if self.metric is None:
+            raise InvalidConfig(
+                "warm_start with select='best' needs a metric",
+                change="set metric=, or the checkpoint config's checkpoint_score_attribute",
+            )
+        order: Literal["max", "min"] = "min" if self.order == "min" else "max"
+        return RestorePolicy(mode="best", metric=self.metric, order=order)
+
+
+# --- what is meant ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Named:
+    """The author or another task named a checkpoint or an experiment."""
+
+    uri: str
+
+
+@dataclass(frozen=True)
+class PreviousRun:
+    """The experiment of the same task in an earlier DAG run."""
+
+
+@dataclass(frozen=True)
+class NothingNamed:
+    """The source rendered to nothing: a task that published none, a run without an asset event."""
+
+    why: str
+
+
+Source = Named | PreviousRun | NothingNamed
+
+
+def read_source(wanted: WarmStart) -> Source:
+    """What the rendered source means. Raises InvalidConfig for a value that can't name a parent."""
+    source = wanted.source
+    if source is None or source in _NOTHING:
+        return NothingNamed("the source rendered to nothing")
+    if isinstance(source, str):
+        return PreviousRun() if source == PREVIOUS_RUN else Named(_checked_uri(source))
+    return _from_dict(source, select=wanted.select)
+
+
+def _checked_uri(text: str) -> str:
+    if text.startswith("{"):
+        raise InvalidConfig(
+            "warm_start rendered to the text of a dict",
+            known="Jinja makes text of it where the DAG doesn't render native objects",
+            change="set render_template_as_native_obj=True in the DAG, or name one field: {{ ...['checkpoint'] }}",
+        )
+    try:
+        return checked_storage_path(text.removeprefix("file://"))  # results of trainings on a shared folder say so
+    except InvalidConfig as error:
+        raise InvalidConfig(
+            f"warm_start names no parent: {error.what.removeprefix('storage_path ')}",
+            known=error.known,
+            change=f"name s3://bucket/... or an absolute path of a checkpoint or an experiment, or {PREVIOUS_RUN!r}",
+        ) from None
+
+
+def _from_dict(data: Mapping[str, Any], *, select: str) -> Source:
+    """An asset event's `extra` (`checkpoint`), a task's result (`latest_checkpoint`), or an experiment alone."""
+    extra = data.get("extra")
+    if isinstance(extra, Mapping):
+        data = extra
+    experiment = data.get("experiment")
+    if "checkpoint" in data:
+        uri = data["checkpoint"]
+    elif "latest_checkpoint" in data:
+        uri = data.get("best_checkpoint") if select == "best" else data["latest_checkpoint"]
+        if uri is None and select == "best":
+            uri = experiment  # the run had no score of its own: `metric` decides
+    else:
+        uri = experiment
+    if isinstance(uri, Mapping):
+        uri = uri.get("uri")
+    if isinstance(uri, str) and uri:
+        return Named(_checked_uri(uri))
+    if uri is None and data.keys() & {"checkpoint", "latest_checkpoint"}:
+        return NothingNamed("the run that is named as parent committed no checkpoint")
+    names = ", ".join(shown_part(str(key)) for key in list(data)[:10]) or "nothing"
+    raise InvalidConfig(
+        "warm_start got a dict that names no checkpoint",
+        known=f"it holds {names}",
+        change="pass the event's extra or the result of a RayTrainOperator: they name 'checkpoint' or 'experiment' as URIs",
+    )
+
+
+# --- what lies there -------------------------------------------------------------------------------------------------
+
+
+class Layout(str, Enum):
+    """What a folder is."""
+
+    EXPERIMENT = "experiment"
+    """Ours: owners, generations, attempts."""
+    RAY_RUN = "ray run"
+    """Ray Train V2's own run directory."""
+    RAY_RUN_V1 = "ray run v1"
+    CHECKPOINT = "checkpoint"
+    """A folder of files that nothing of another framework marks."""
+    NOTHING = "nothing"
+
+
+_INSIDE = re.compile(r"^(?P<root>.+)/g(?P<generation>\d{6})/(?P<name>attempts/\d{6}/.+|[^/]+)$")
+_V1_STATE = re.compile(r"^(experiment_state-.*\.json|trainer\.pkl|tuner\.pkl)$")
+_ONE_OF_MANY = re.compile(r"^checkpoint[-_]?\d+$")
+_LOGS = re.compile(r"^(version_\d+|lightning_logs)$")
+_FOREIGN_MARKS: Mapping[str, str] = {
+    "MLmodel": "an MLflow model",
+    "saved_model.pb": "a TensorFlow SavedModel",
+    "trainer_state.json": "a checkpoint of Hugging Face's Trainer",
+    "model.tar.gz": "a SageMaker model archive",
+    "_CHECKPOINT_METADATA": "an Orbax checkpoint",
+}
+
+
+def inside_experiment(uri: str) -> tuple[str, int, str] | None:
+    """Experiment, generation and name of a checkpoint by our layout; None for any other URI."""
+    match = _INSIDE.match(uri)
+    if match is None or match["name"] in layout.RECORD_FOLDERS:
+        return None
+    return match["root"], int(match["generation"]), match["name"]
+
+
+def judge_layout(uri: str, *, objects: Collection[str], folders: Collection[str]) -> Layout:
+    """What the folder is, from the names directly in it. Raises ForeignLayout for what is no checkpoint of Ray Train.
+
+    A checkpoint of Ray is any folder that a worker reported, so only what is certainly something else is refused.
+    """
+    if "owners" in folders:
+        return Layout.EXPERIMENT
+    if layout.MANIFEST in objects:
+        return Layout.RAY_RUN
+    if any(_V1_STATE.match(name) for name in objects):
+        return Layout.RAY_RUN_V1
+    for name, what in _FOREIGN_MARKS.items():
+        if name in objects:
+            raise _foreign(uri, what, f"it holds {name}")
+    if "meta.yaml" in objects and "artifacts" in folders:
+        raise _foreign(uri, "an MLflow run", "it holds meta.yaml and artifacts")
+    many = sorted(name for name in folders if _ONE_OF_MANY.match(name) or (_LOGS.match(name) and not objects))
+    if many:
+        raise _foreign(uri, "a folder of checkpoints and not one of them", f"it holds {', '.join(many[:5])}")
+    return Layout.CHECKPOINT if objects or folders else Layout.NOTHING
+
+
+def single_file(uri: str) -> ForeignLayout:
+    """The error for a URI of one object."""
+    return _foreign(uri, "a single file", "a checkpoint of Ray Train is a folder")
+
+
+def _foreign(uri: str, what: str, known: str) -> ForeignLayout:
+    return ForeignLayout(
+        f"warm_start can't begin from {uri}: it is {what}",
+        known=known,
+        change="name a checkpoint that was reported with ray.train.report, or a folder laid out as the training loop reads it",
+    )
+
+
+# --- what follows ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Usable:
+    """A verified parent, and why this one."""
+
+    parent: ParentCheckpoint
+    why: str
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A place that was looked at and holds no usable checkpoint."""
+
+    where: str
+    why: str
+
+
+Look = Usable | Unusable
+
+
+def parent_of(uri: str, files: Iterable[CheckpointFile], *, metrics: Mapping[str, Any]) -> ParentCheckpoint:
+    """A parent with its file list, as a claim keeps it."""
+    found = sorted(files, key=lambda f: f.key)
+    return ParentCheckpoint(
+        uri=uri,
+        files=tuple(found[:MAX_FILES]),
+        num_files=len(found),
+        size_bytes=sum(f.size for f in found),
+        metrics=bounded_metrics(metrics)[0],
+    )
+
+
+def verify_parent(parent: ParentCheckpoint, found: Iterable[CheckpointFile]) -> Verdict:
+    """Whether a recorded parent is still what it was when the generation began."""
+    files = list(found)
+    verdict = verify(Candidate(parent.uri, expected=parent.files), files)
+    if not verdict.is_usable or parent.num_files <= len(parent.files):
+        return verdict
+    count, size = len(files), sum(f.size for f in files)
+    if (count, size) != (parent.num_files, parent.size_bytes):
+        why = f"{count} files of {size} bytes instead of {parent.num_files} of {parent.size_bytes}"
+        return Verdict(is_usable=False, why=why)
+    return verdict
+
+
+def conclude_warm_start(looks: Sequence[Look], *, what: str, missing: str) -> WarmStartRecord:
+    """The decision, with its reason. `what` says what was asked for. Raises NoParentCheckpoint under `missing="fail"`."""
+    chosen = next((look for look in looks if isinstance(look, Usable)), None)
+    passed = [f"{look.where}: {look.why}" for look in looks if isinstance(look, Unusable)]
+    more = f" and {len(passed) - _NAMED_AT_MOST} more" if len(passed) > _NAMED_AT_MOST else ""
+    named = "; ".join(passed[:_NAMED_AT_MOST]) + more
+    if chosen is not None:
+        over = f"; passed over {named}" if named else ""
+        return WarmStartRecord(
+            parent=chosen.parent, reason=f"warm start from {chosen.parent.uri} because {chosen.why}{over}"
+        )
+    known = named or "nothing was there to look at"
+    if missing == "fresh":
+        return WarmStartRecord(
+            parent=None, reason=f"no warm start from {what} ({known}): from the start, missing='fresh'"
+        )
+    raise NoParentCheckpoint(
+        f"There is no checkpoint to warm start from: {what}",
+        known=f"{known}; missing='fail' forbids to begin from the start; nothing was submitted",
+        change="name another parent, bring its objects back, or set missing='fresh'",
+    )
+
+
+def conclude_again(recorded: WarmStartRecord, verdict: Verdict, *, missing: str) -> WarmStartRecord:
+    """A retry without a commit of its own begins from the recorded parent again, and from no other.
+
+    Raises NoParentCheckpoint where it is gone or changed since and `missing="fail"`.
+    """
+    parent = recorded.parent
+    if parent is None:
+        return recorded
+    if verdict.is_usable:
+        why = f"the generation's first claim chose it ({verdict.why})"
+        return WarmStartRecord(parent=parent, reason=f"warm start from {parent.uri} because {why}")
+    look = Unusable(parent.uri, f"{verdict.why}, since the generation's first claim chose it")
+    return conclude_warm_start([look], what=parent.uri, missing=missing)
