@@ -161,7 +161,7 @@ class ParentScan:
             if name not in listed:
                 return Unusable(uri, "the manifest of Ray beside it doesn't list it: it was not committed")
             metrics = listed[name]
-        return Usable(parent_of(uri, files, metrics=metrics), f"it was named ({verdict.why})")
+        return Usable(parent_of(store.uri, files, metrics=metrics), f"it was named ({verdict.why})")
 
     def _manifest_in(self, uri: str) -> Any:
         if uri in ("s3:/", "s3:", "") or uri.removeprefix("s3://") == "":
