@@ -15,7 +15,7 @@ from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingC
 from airflow_provider.runtime.import_target import check_call, check_train_loop, load_factory, load_target
 from airflow_provider.runtime.speech import say
 from airflow_provider.runtime.storage import open_store, split_uri
-from airflow_provider.runtime.warm_start import no_way_to_give_parent, parent_checkpoint
+from airflow_provider.runtime.warm_start import check_seams, no_way_to_give_parent, parent_checkpoint
 
 Datasets = Callable[[], Mapping[str, Any]]
 
@@ -34,6 +34,8 @@ def build_run_config(spec: JobSpec, *, events_path: str, is_fenced: bool) -> ray
     else:
         filesystem = open_store(spec.experiment_uri, spec.storage).filesystem
     parent = parent_checkpoint(spec, filesystem=filesystem)
+    if parent is not None:
+        check_seams()
     try:
         from airflow_provider.runtime.reporting import ControllerEvents
 

@@ -61,13 +61,25 @@ def parent_checkpoint(spec: JobSpec, *, filesystem: pafs.FileSystem) -> Checkpoi
     return Checkpoint(path=split_uri(parent.uri)[1], filesystem=filesystem)
 
 
+def check_seams() -> None:
+    """Raise InvalidConfig where this Ray lacks what `give_parent` hangs on: in the driver, before any worker is started."""
+    try:
+        from ray.train.v2._internal.execution.callback import WorkerCallback
+        from ray.train.v2._internal.execution.context import TrainContext, get_train_context
+    except ImportError as error:
+        raise no_way_to_give_parent(str(error)) from error
+    del get_train_context
+    if not hasattr(WorkerCallback, "after_init_train_context"):
+        raise no_way_to_give_parent("its worker callbacks have no after_init_train_context")
+    if "checkpoint" not in getattr(TrainContext, "__dataclass_fields__", {}):
+        raise no_way_to_give_parent("its train context has no checkpoint")
+
+
 def give_parent(parent: Checkpoint) -> None:
     """In a worker, before the training loop: what `get_checkpoint()` answers while the run has no checkpoint of its own."""
     from ray.train.v2._internal.execution.context import get_train_context
 
     context = get_train_context()
-    if not hasattr(context, "checkpoint"):
-        raise no_way_to_give_parent("its train context has no checkpoint")
     if context.checkpoint is None:
         context.checkpoint = parent
 

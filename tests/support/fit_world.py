@@ -15,7 +15,7 @@ from airflow_provider.core.errors import RayJobFailed
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import AttemptRef, QuarantineRecord
+from airflow_provider.core.records import AttemptRef, QuarantineRecord, WarmStartRecord
 from airflow_provider.core.spec import FailureConfig
 from airflow_provider.runtime.ending import Ending
 from airflow_provider.runtime.events import CommitEvent, append_event
@@ -39,6 +39,8 @@ class FakeRay:
     fits: list[Fit]
     is_fenced: bool = True
     starts: list[str | None] = field(default_factory=list)
+    parents: list[str | None] = field(default_factory=list)
+    """What a warm start gave the workers at each fit."""
 
     @property
     def has_own_manifest(self) -> bool:
@@ -57,6 +59,7 @@ class FakeRay:
 
     def fit(self, start: Resolved, *, fit: int) -> None:
         self.starts.append(start.checkpoint)
+        self.parents.append(start.parent)
         self.fits[fit - 1](self)
 
     def commit(self, epoch: int) -> None:
@@ -88,6 +91,8 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.warm_start: WarmStartRecord | None = None
+        """As the claims of this generation have it."""
         self.store = ExperimentStore(pyarrow.fs.LocalFileSystem(), str(root / "bucket"))
 
     def attempt(self, n: int, *fits: Fit, is_fenced: bool = True, **failure: Any) -> tuple[FitLoop, FakeRay]:
@@ -97,6 +102,7 @@ class World:
             k=n,
             submission_id=f"job-{n}",
             timings=Timings(refit_backoff_s=0.0),
+            warm_start=self.warm_start,
             training=TrainingSpec(
                 kind=TrainingKind.TRAIN_LOOP, target="m:f", failure=FailureConfig(**failure), progress_metric="epoch"
             ),
