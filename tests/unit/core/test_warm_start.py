@@ -157,7 +157,10 @@ def test_another_frameworks_layout_is_refused(objects: tuple[str, ...], folders:
 
 
 def test_the_first_usable_parent_is_taken_and_what_was_passed_over_is_said() -> None:
-    looks = [Unusable("run 3", "no committed checkpoint"), Usable(parent_of(URI, FILES, metrics={}), "it is the latest")]
+    looks = [
+        Unusable("run 3", "no committed checkpoint"),
+        Usable(parent_of(URI, FILES, metrics={}), "it is the latest"),
+    ]
     record = conclude_warm_start(looks, what="an earlier run", missing="fail")
     assert record.parent is not None
     assert record.parent.uri == URI

@@ -98,6 +98,16 @@ def test_map_indices_have_previous_runs_of_their_own(nights: Nights) -> None:
     assert nights.begin(2, map_index=0) == uri_of(nights.experiment(1), 0)
 
 
+def test_a_run_made_again_under_its_id_does_not_begin_from_itself(nights: Nights) -> None:
+    """A person deletes a manual run and triggers it anew: the same experiment, an earlier `run_after` in the records."""
+    nights.begin(1)
+    write_experiment(nights.experiment(1), 0)
+    again = replace(nights.starter(1), run_after=NIGHT + timedelta(days=5))
+    decided = again.decide(before=None, has_own=False)
+    assert decided is not None
+    assert decided.parent is None
+
+
 def test_the_search_ends_somewhere(nights: Nights) -> None:
     for night in range(MAX_RUNS_BACK + 2):
         nights.begin(night)
@@ -236,9 +246,7 @@ def test_a_cleared_training_looks_for_a_parent_anew(bench: Bench, nights: Nights
     assert parent(bench) == uri_of(nights.experiment(1), 7, attempt=2)
 
 
-def test_the_job_carries_the_claims_decision(
-    bench: Bench, nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_job_carries_the_claims_decision(bench: Bench, nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sent again under its id, a job begins where its claim says, not where a new look would lead."""
     sent: list[JobSpec] = []
     from airflow_provider.operators import training_try

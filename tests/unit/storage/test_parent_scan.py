@@ -18,18 +18,21 @@ from tests.support.experiment import NOW
 from tests.support.parents import WEIGHTS, checkpoint_name, folder_of, uri_of, write_experiment
 
 
+LATEST = RestorePolicy()
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """An experiment of an earlier run that committed epochs 0 to 2."""
     return write_experiment(tmp_path / "train" / "run-1", 0, 1, 2)
 
 
-def scan(root: Path, policy: RestorePolicy = RestorePolicy()) -> ParentScan:
+def scan(root: Path, policy: RestorePolicy = LATEST) -> ParentScan:
     anchor = str(root.parent.parent)
     return ParentScan(lambda uri: LocalObjectStore(uri, anchor=anchor), policy=policy)
 
 
-def look(root: Path, uri: str | None = None, policy: RestorePolicy = RestorePolicy()) -> Look:
+def look(root: Path, uri: str | None = None, policy: RestorePolicy = LATEST) -> Look:
     return scan(root, policy).look((uri or str(root)).removeprefix("file://"))
 
 

@@ -1,0 +1,122 @@
+"""Warm starts on a real Airflow, Ray and S3: nightly runs that begin where the night before ended."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from airflow_provider.core.records import AttemptRef, Phase
+from tests.stack.airflow_client import AirflowClient
+from tests.stack.process import wait_until
+from tests.stack.s3 import S3Server
+from tests.stack.services import Stack
+from tests.support.training_run import TrainingRun, driver_processes, kill, worker_processes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+Start = Callable[..., TrainingRun]
+LIMIT_S = 300.0
+
+
+def wait_for_success(run: TrainingRun) -> dict[str, Any]:
+    """Wait for the task's end; the answer is its result."""
+    task = run.airflow.wait_for_task(*run.key, map_index=run.map_index, timeout_s=LIMIT_S)
+    assert task["state"] == "success", run.log()[-4000:]
+    result: dict[str, Any] = run.xcom()
+    return result
+
+
+def objects_below(s3: S3Server, uri: str) -> dict[str, str]:
+    """Every object with its etag: what a warm start must leave alone."""
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    pages = s3.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/")
+    return {item["Key"]: item["ETag"] for page in pages for item in page.get("Contents", [])}
+
+
+def wait_until_training(run: TrainingRun, attempt: int, *, num_restarts: int = 0) -> None:
+    """Wait until the attempt's workers train, without a commit so far."""
+
+    def trains() -> bool:
+        records = run.records()
+        alive = records.alive(AttemptRef(generation=1, attempt=attempt)) if records else None
+        if alive is None or alive.record.num_restarts < num_restarts:
+            return False
+        assert alive.record.num_commits == 0, "too late: it has committed"
+        return alive.record.phase is Phase.TRAINING and bool(worker_processes(run.stack.ray))
+
+    wait_until(trains, timeout_s=LIMIT_S, what=f"attempt {attempt} to train", every_s=0.2)
+
+
+def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_commit(start: Start) -> None:
+    """An unmodified loop sees the parent in the first fit, after a worker's death, and in the next try."""
+    first = start("nightly_retraining", epochs=2, epoch_seconds=0)
+    earlier = wait_for_success(first)
+    parent = earlier["latest_checkpoint"]
+    assert parent["metrics"]["total_epochs"] >= 2
+    before = objects_below(first.stack.s3, earlier["experiment"])
+    first.airflow.request("DELETE", f"/dags/{first.dag_id}/dagRuns/{first.run_id}")  # its XComs and its row are gone
+
+    second = start("nightly_retraining", epochs=2, epoch_seconds=12)
+    wait_until_training(second, 1)
+    assert kill(worker_processes(second.stack.ray)), "the first fault did not fire"
+    wait_until_training(second, 1, num_restarts=1)
+    assert kill(driver_processes(second.stack.ray)), "the second fault did not fire"
+    result = wait_for_success(second)
+
+    lineage = second.lineage()
+    assert [t.try_number for t in lineage.tries] == [1, 2]
+    assert [a.warm_started_from for a in lineage.attempts] == [parent["uri"], parent["uri"]]
+    assert [a.restored_from for a in lineage.attempts] == [None, None]
+    committed = [c for c in lineage.checkpoints if c.state != "uncommitted"]
+    done = parent["metrics"]["total_epochs"]
+    assert [c.metrics["total_epochs"] for c in committed] == [done + 1, done + 2]
+    assert [c.metrics["epoch"] for c in committed] == [0, 1]
+    assert [c.parent for c in committed] == [parent["uri"], committed[0].name]
+    assert [c.state for c in committed] == ["pruned", "committed"], "num_to_keep=1 counts the run's own only"
+    assert result["warm_started_from"] == parent["uri"]
+    assert result["restore_proven"] != "no"
+    assert second.xcom("checkpoint_lineage")["checkpoints"][0]["parent"] == parent["uri"]
+    assert objects_below(second.stack.s3, earlier["experiment"]) == before, "the parent's bytes"
+    said = f"warm start from {parent['uri']} because it is the latest committed checkpoint"
+    assert said in second.log(1)
+    assert f"warm start from {parent['uri']} because the generation's first claim chose it" in second.log(2)
+    seen = f"begins at epoch 0 with {done} epochs behind it"
+    assert second.log(1).count(seen) >= 2, "the restarted worker sees the parent again"
+    assert seen in second.log(2)
+
+
+def test_ray_train_v1_begins_from_a_plain_folder_of_files(stack: Stack, start: Start) -> None:
+    state = io.BytesIO()
+    torch.save({"weight": torch.ones(4), "epoch": 1}, state)
+    stack.s3.client().put_object(Bucket="models", Key="base/counting/state.pt", Body=state.getvalue())
+    before = objects_below(stack.s3, "s3://models/base")
+    run = start("warm_start_v1", parent="s3://models/base/counting")
+    result = wait_for_success(run)
+    assert result["new_checkpoints"] == 2, "epochs 2 and 3 of 4"
+    assert result["warm_started_from"] == "s3://models/base/counting"
+    assert [c.parent for c in run.lineage().checkpoints][:1] == ["s3://models/base/counting"]
+    assert objects_below(stack.s3, "s3://models/base") == before
+
+
+REFUSED = {
+    # task id: (failure kind, words a person must find in the log)
+    "deleted": ("checkpoint", "nothing is there"),
+    "foreign": ("config", "MLflow"),
+    "event": ("config", "names no checkpoint"),
+}
+
+
+def test_a_parent_that_cannot_be_one_is_refused_before_a_job_is_sent(stack: Stack, airflow: AirflowClient) -> None:
+    stack.s3.client().put_object(Bucket="models", Key="base/mlflow/MLmodel", Body=b"flavors:")
+    run_id = airflow.run_dag("warm_start_refused", conf={"foreign": "s3://models/base/mlflow"})
+    for task_id, (kind, words) in REFUSED.items():
+        task = airflow.wait_for_task("warm_start_refused", run_id, task_id, timeout_s=LIMIT_S)
+        log = airflow.log_text("warm_start_refused", run_id, task_id)
+        assert (task["state"], task["try_number"]) == ("failed", 1), (task_id, log[-3000:])
+        assert words in log, (task_id, log[-3000:])
+        failure = airflow.xcom("warm_start_refused", run_id, task_id, key="ray_train_failure")
+        assert (failure["kind"], failure["retryable"]) == (kind, False), (task_id, failure)
+        assert airflow.xcom("warm_start_refused", run_id, task_id, key="ray_job_url") is None
