@@ -17,7 +17,6 @@ from airflow_provider.storage.parent_scan import ParentScan
 from tests.support.experiment import NOW
 from tests.support.parents import WEIGHTS, checkpoint_name, folder_of, uri_of, write_experiment
 
-
 LATEST = RestorePolicy()
 
 
