@@ -179,6 +179,7 @@ class Layout(str, Enum):
 
 
 _INSIDE = re.compile(r"^(?P<root>.+)/g(?P<generation>\d{6})/(?P<name>attempts/\d{6}/.+|[^/]+)$")
+_PART = re.compile(r"^(?P<root>.+)/g\d{6}(/attempts(/\d{6})?)?$")
 _V1_STATE = re.compile(r"^(experiment_state-.*\.json|trainer\.pkl|tuner\.pkl)$")
 _ONE_OF_MANY = re.compile(r"^checkpoint[-_]?\d+$")
 _LOGS = re.compile(r"^(version_\d+|lightning_logs)$")
@@ -197,6 +198,17 @@ def inside_experiment(uri: str) -> tuple[str, int, str] | None:
     if match is None or match["name"] in layout.RECORD_FOLDERS:
         return None
     return match["root"], int(match["generation"]), match["name"]
+
+
+def part_of_experiment(uri: str) -> str | None:
+    """The experiment, where a URI has the form of a generation's or an attempt's folder; None otherwise."""
+    match = _PART.match(uri)
+    return match["root"] if match else None
+
+
+def is_mark_of_run(key: str) -> bool:
+    """Whether a key below a folder shows that experiments or runs of Ray lie in it: then it is no checkpoint."""
+    return key.endswith((f"/{layout.owner(1)}", f"/{layout.MANIFEST}"))
 
 
 def judge_layout(uri: str, *, objects: Collection[str], folders: Collection[str]) -> Layout:
@@ -224,6 +236,18 @@ def judge_layout(uri: str, *, objects: Collection[str], folders: Collection[str]
 def single_file(uri: str) -> ForeignLayout:
     """The error for a URI of one object."""
     return _foreign(uri, "a single file", "a checkpoint of Ray Train is a folder")
+
+
+def folder_of_runs(uri: str, key: str) -> ForeignLayout:
+    """The error for a folder that holds experiments."""
+    return _foreign(uri, "a folder of experiments", f"it holds {key}")
+
+
+def part_of(uri: str, experiment: str) -> ForeignLayout:
+    """The error for a folder inside an experiment that is no checkpoint."""
+    return _foreign(
+        uri, f"a part of the experiment {experiment}", "only the experiment or one of its checkpoints is one"
+    )
 
 
 def _foreign(uri: str, what: str, known: str) -> ForeignLayout:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core import layout
@@ -19,9 +19,13 @@ from airflow_provider.core.warm_start import (
     Look,
     Unusable,
     Usable,
+    folder_of_runs,
     inside_experiment,
+    is_mark_of_run,
     judge_layout,
     parent_of,
+    part_of,
+    part_of_experiment,
     single_file,
     verify_parent,
 )
@@ -48,6 +52,9 @@ class ParentScan:
             records = ExperimentRecords(self.open_store(inside[0]))
             if records.owner_numbers():
                 return self._committed(records, uri, generation=inside[1], name=inside[2])
+        experiment = part_of_experiment(uri)
+        if experiment is not None and ExperimentRecords(self.open_store(experiment)).owner_numbers():
+            raise part_of(uri, experiment)
         store = self.open_store(uri)
         listed = store.list_folder("")
         objects = {info.key for info in listed.objects}
@@ -149,7 +156,11 @@ class ParentScan:
 
     def _folder(self, store: ObjectStore, uri: str) -> Look:
         """A folder of files outside any experiment of ours. A manifest of Ray beside it must list it."""
-        files = _files(store, "")
+        files = []
+        for file in _listed(store, ""):
+            if is_mark_of_run(file.key):
+                raise folder_of_runs(uri, file.key)
+            files.append(file)
         verdict = verify(Candidate(uri), files)
         if not verdict.is_usable:
             return Unusable(uri, verdict.why)
@@ -177,12 +188,14 @@ class ParentScan:
         return Unusable(uri, "nothing is there")
 
 
+def _listed(store: ObjectStore, prefix: str) -> Iterator[CheckpointFile]:
+    for info in store.list(prefix):
+        if not info.key.endswith("/"):
+            yield CheckpointFile(key=info.key.removeprefix(prefix), size=info.size, etag=info.etag)
+
+
 def _files(store: ObjectStore, prefix: str) -> list[CheckpointFile]:
-    return [
-        CheckpointFile(key=info.key.removeprefix(prefix), size=info.size, etag=info.etag)
-        for info in store.list(prefix)
-        if not info.key.endswith("/")
-    ]
+    return list(_listed(store, prefix))
 
 
 def _found(store: ObjectStore, folder: str, candidate: Candidate) -> ParentCheckpoint:

@@ -30,4 +30,4 @@ class RunIndex:
         for key in earlier_runs(names, run_after=run_after):
             found = self.store.read(key)
             if found is not None:
-                yield RunRecord.parse(found.body, key=key)
+                yield RunRecord.parse(found.body, key=f"{self.store.uri}/{key}")

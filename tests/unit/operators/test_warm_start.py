@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import BucketNotFound, ForeignLayout, InvalidConfig, NoParentCheckpoint
+from airflow_provider.core.errors import (
+    BucketNotFound,
+    ForeignLayout,
+    InvalidConfig,
+    NoParentCheckpoint,
+    RecordUnreadable,
+)
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.job import JobSpec
 from airflow_provider.core.records import ClaimRecord, WarmStartRecord
@@ -329,6 +336,28 @@ def test_best_takes_the_checkpoint_configs_score() -> None:
             train_loop="m:f",
             warm_start=WarmStart(source="previous_run", select="best"),
         )
+
+
+def test_another_tasks_output_is_a_source_and_an_upstream() -> None:
+    with DAG("two", schedule=None):
+        known = {"storage_path": "s3://models/x", "train_loop": "m:f"}
+        base = RayTrainOperator(task_id="base", **known)
+        plain = RayTrainOperator(task_id="plain", warm_start=base.output, **known)
+        full = RayTrainOperator(
+            task_id="full", warm_start=WarmStart(source=base.output, select="best", missing="fresh"), **known
+        )
+    assert (plain.upstream_task_ids, full.upstream_task_ids) == ({"base"}, {"base"})
+    assert plain.warm_start is not None
+    assert plain.warm_start["source"] is base.output or str(plain.warm_start["source"]) == str(base.output)
+
+
+def test_a_torn_run_record_is_an_error_that_names_it(nights: Nights) -> None:
+    nights.begin(1)
+    folder = Path(index_uri(str(nights.root), TaskInstanceKey("d", "any", "train")))
+    (record,) = folder.glob("*.json")
+    record.write_bytes(b"{")
+    with pytest.raises(RecordUnreadable, match=record.name):
+        nights.begin(2)
 
 
 def test_run_records_lie_beside_the_experiments(nights: Nights) -> None:

@@ -153,6 +153,12 @@ def test_nothing_there_and_a_single_file_are_told_apart(root: Path, tmp_path: Pa
         look(root, str(tmp_path / "model.ckpt"))
 
 
+@pytest.mark.parametrize("below", ["", "train", "train/run-1/g000001", "train/run-1/g000001/attempts/000001"])
+def test_a_folder_that_holds_many_checkpoints_is_not_taken_for_one(root: Path, tmp_path: Path, below: str) -> None:
+    with pytest.raises(ForeignLayout, match=r"a folder of experiments|a part of the experiment"):
+        look(root, str(tmp_path / below))
+
+
 def test_another_frameworks_folder_is_refused(root: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mlflow"
     folder.mkdir()
