@@ -38,6 +38,7 @@ GOOD: dict[str, Any] = {
     "failure_config": {"max_failures": 3, "max_refits": 1}, "checkpoint_config": {"num_to_keep": 2},
     "storage_config": {"endpoint_url": "http://h:1"}, "timeout_s": 60.0, "entrypoint_resources": {"a": 1.0},
     "experiment_name": "a/b", "progress_metric": "epoch", "python": "python3", "conn_id": "c", "poll_interval_s": 1.0,
+    "warm_start": {"source": {"extra": {"checkpoint": "s3://bucket/p/c", "experiment": "s3://bucket/p"}}, "missing": "fresh"},
     "on_clear": "auto", "train_version": "v2", "entrypoint_num_cpus": 1.0, "stream_logs": True, "datasets": None,
 }  # fmt: skip
 
