@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from airflow_provider.core.records import AttemptRef, Phase
 from tests.stack.airflow_client import AirflowClient
 from tests.stack.process import wait_until
 from tests.stack.s3 import S3Server
@@ -36,18 +36,21 @@ def objects_below(s3: S3Server, uri: str) -> dict[str, str]:
     return {item["Key"]: item["ETag"] for page in pages for item in page.get("Contents", [])}
 
 
-def wait_until_training(run: TrainingRun, attempt: int, *, num_restarts: int = 0) -> None:
-    """Wait until the attempt's workers train, without a commit so far."""
+def job_log(run: TrainingRun, number: int) -> str:
+    """The log of the job that the attempt was sent as; empty before there is one."""
+    if run.records() is None:
+        return ""
+    sent = {job["submission_id"] for job in json.loads(run.stack.ray.get("/api/jobs/"))}
+    claimed = [attempt.submission_id for attempt in run.lineage().attempts]
+    if len(claimed) < number or claimed[number - 1] not in sent:
+        return ""
+    return str(json.loads(run.stack.ray.get(f"/api/jobs/{claimed[number - 1]}/logs"))["logs"])
 
-    def trains() -> bool:
-        records = run.records()
-        alive = records.alive(AttemptRef(generation=1, attempt=attempt)) if records else None
-        if alive is None or alive.record.num_restarts < num_restarts:
-            return False
-        assert alive.record.num_commits == 0, "too late: it has committed"
-        return alive.record.phase is Phase.TRAINING and bool(worker_processes(run.stack.ray))
 
-    wait_until(trains, timeout_s=LIMIT_S, what=f"attempt {attempt} to train", every_s=0.2)
+def wait_until_seen(run: TrainingRun, words: str, *, times: int) -> None:
+    """Wait until the training loop of the first attempt has said so that many times, before any commit."""
+    wait_until(lambda: job_log(run, 1).count(words) >= times, timeout_s=LIMIT_S, what=words, every_s=0.5)
+    assert run.lineage().checkpoints == (), "too late: it has committed"
 
 
 def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_commit(start: Start) -> None:
@@ -57,12 +60,15 @@ def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_com
     parent = earlier["latest_checkpoint"]
     assert parent["metrics"]["total_epochs"] >= 2
     before = objects_below(first.stack.s3, earlier["experiment"])
+    first.airflow.wait_for_dag_run(first.dag_id, first.run_id)
     first.airflow.request("DELETE", f"/dags/{first.dag_id}/dagRuns/{first.run_id}")  # its XComs and its row are gone
 
-    second = start("nightly_retraining", epochs=2, epoch_seconds=12)
-    wait_until_training(second, 1)
+    second = start("nightly_retraining", epochs=2, epoch_seconds=15)
+    done = parent["metrics"]["total_epochs"]
+    seen = f"begins at epoch 0 with {done} epochs behind it"
+    wait_until_seen(second, seen, times=1)
     assert kill(worker_processes(second.stack.ray)), "the first fault did not fire"
-    wait_until_training(second, 1, num_restarts=1)
+    wait_until_seen(second, seen, times=2)  # the restarted worker sees the parent again
     assert kill(driver_processes(second.stack.ray)), "the second fault did not fire"
     result = wait_for_success(second)
 
@@ -71,7 +77,6 @@ def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_com
     assert [a.warm_started_from for a in lineage.attempts] == [parent["uri"], parent["uri"]]
     assert [a.restored_from for a in lineage.attempts] == [None, None]
     committed = [c for c in lineage.checkpoints if c.state != "uncommitted"]
-    done = parent["metrics"]["total_epochs"]
     assert [c.metrics["total_epochs"] for c in committed] == [done + 1, done + 2]
     assert [c.metrics["epoch"] for c in committed] == [0, 1]
     assert [c.parent for c in committed] == [parent["uri"], committed[0].name]
@@ -83,9 +88,7 @@ def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_com
     said = f"warm start from {parent['uri']} because it is the latest committed checkpoint"
     assert said in second.log(1)
     assert f"warm start from {parent['uri']} because the generation's first claim chose it" in second.log(2)
-    seen = f"begins at epoch 0 with {done} epochs behind it"
-    assert second.log(1).count(seen) >= 2, "the restarted worker sees the parent again"
-    assert seen in second.log(2)
+    assert seen in job_log(second, 2)
 
 
 def test_ray_train_v1_begins_from_a_plain_folder_of_files(stack: Stack, start: Start) -> None:
