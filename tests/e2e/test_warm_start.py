@@ -40,11 +40,11 @@ def job_log(run: TrainingRun, number: int) -> str:
     """The log of the job that the attempt was sent as; empty before there is one."""
     if run.records() is None:
         return ""
-    sent = {job["submission_id"] for job in json.loads(run.stack.ray.get("/api/jobs/"))}
+    sent = {job["submission_id"] for job in json.loads(run.stack.ray.get("/api/jobs/", timeout_s=60))}
     claimed = [attempt.submission_id for attempt in run.lineage().attempts]
     if len(claimed) < number or claimed[number - 1] not in sent:
         return ""
-    return str(json.loads(run.stack.ray.get(f"/api/jobs/{claimed[number - 1]}/logs"))["logs"])
+    return str(json.loads(run.stack.ray.get(f"/api/jobs/{claimed[number - 1]}/logs", timeout_s=60))["logs"])
 
 
 def wait_until_seen(run: TrainingRun, words: str, *, times: int) -> None:
