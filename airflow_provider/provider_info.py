@@ -29,6 +29,9 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_provider.triggers.ray_train", "airflow_provider.triggers.ray_train_sensor"],
             }
         ],
+        "task-decorators": [
+            {"name": "ray_train", "class-name": "airflow_provider.decorators.ray_train.ray_train_task"}
+        ],
         "extra-links": [
             "airflow_provider.links.ray_train.RayJobLink",
             "airflow_provider.links.ray_train.ExperimentLink",

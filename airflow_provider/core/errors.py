@@ -62,6 +62,10 @@ class InvalidCondition(InvalidConfig):
     """A condition on metrics does not parse; the fact `column` says where, from 1."""
 
 
+class FunctionNotShippable(InvalidConfig):
+    """A function of a DAG file uses something that can't travel to the cluster; found when the DAG is parsed."""
+
+
 class FileChanged(RayTrainError):
     """A file was written or went away while we read it, for example by a deployment; the next try reads it anew."""
 

@@ -6,6 +6,7 @@ import hashlib
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core.errors import InvalidConfig
@@ -33,11 +34,11 @@ def runtime_files() -> dict[str, bytes]:
     return files
 
 
-def runtime_package(spec: JobSpec) -> Package:
-    """The runtime and the job's spec as one py_modules package, named by content."""
+def runtime_package(spec: JobSpec, *, more: Mapping[str, bytes] = MappingProxyType({})) -> Package:
+    """The runtime and the job's spec as one py_modules package, named by content; `more` are a decorated function's files."""
     from airflow_provider.client.packages import package_files
 
-    return package_files({**runtime_files(), f"{PACKAGE}/{JOB_SPEC_FILE}": spec.body()})
+    return package_files({**runtime_files(), **more, f"{PACKAGE}/{JOB_SPEC_FILE}": spec.body()})
 
 
 def code_package(working_dir: str | None, *, dag_folder: Path) -> Package | None:
@@ -60,10 +61,10 @@ def code_package(working_dir: str | None, *, dag_folder: Path) -> Package | None
     return package_directory(path)
 
 
-def code_digest(code: Package | None) -> str:
+def code_digest(code: Package | None, *, more: Mapping[str, bytes] = MappingProxyType({})) -> str:
     """Digest of everything that runs on the cluster except the spec: our runtime and the author's code."""
     digest = hashlib.sha256()
-    for name, body in sorted(runtime_files().items()):
+    for name, body in sorted({**runtime_files(), **more}.items()):
         digest.update(name.encode() + b"\0" + body + b"\0")
     digest.update((code.uri if code else "").encode())
     return digest.hexdigest()[:32]

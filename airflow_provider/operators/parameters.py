@@ -118,7 +118,7 @@ def check_parameters(operator: RayTrainOperator) -> None:
     """Find at parse time what can be found without rendering. Raises InvalidConfig."""
     _check_types(operator)
     for name in _TRAVELLING:
-        _check_json(name, getattr(operator, name))
+        check_json(name, getattr(operator, name))
     _check_kind_fits(operator, _training_kind(operator))
     for name in ("train_loop", "trainer", "datasets"):
         _check_import_path(name, getattr(operator, name))
@@ -182,8 +182,8 @@ def _check_import_path(name: str, value: str | None) -> None:
         )
 
 
-def _check_json(name: str, value: object) -> None:
-    """Whether the value reaches the cluster as it is: it travels as JSON in UTF-8."""
+def check_json(name: str, value: object) -> None:
+    """Raise InvalidConfig unless the value reaches the cluster as it is: it travels as JSON in UTF-8."""
     if not is_shallow(value):
         raise InvalidConfig(f"{name} nests deeper than {MAX_NESTING} levels, or holds itself", change="flatten it")
     try:
@@ -281,6 +281,7 @@ def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingR
         on_clear=operator.on_clear,
         timings=Timings(stall_timeout_s=operator.stall_timeout_s, resource_timeout_s=operator.resource_timeout_s),
         dag_folder=_dag_folder(operator),
+        function_files=operator.function_module.files if operator.function_module else {},
         working_dir=operator.working_dir,
         runtime_env=operator.runtime_env or {},
         entrypoint_num_cpus=operator.entrypoint_num_cpus,

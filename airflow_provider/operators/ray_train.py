@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
+    from airflow_provider.core.dag_function import FunctionModule
     from airflow_provider.core.decision import OnClear
     from airflow_provider.operators.session import TrainingSession
 
@@ -104,6 +105,8 @@ class RayTrainOperator(BaseOperator):
         ),
         "json",
     )
+    function_module: FunctionModule | None = None
+    """The decorated function of `@task.ray_train`; it travels beside the runtime."""
     operator_extra_links = (RayJobLink(), ExperimentLink())
     ui_color = "#dcebfa"
 

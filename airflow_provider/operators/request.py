@@ -32,6 +32,8 @@ class TrainingRequest:
     on_clear: OnClear
     timings: Timings
     dag_folder: Path
+    function_files: Mapping[str, bytes] = field(default_factory=dict)
+    """A decorated function as a module, by path inside the job's package."""
     working_dir: str | None = None
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     entrypoint_num_cpus: float | None = None

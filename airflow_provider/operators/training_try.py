@@ -140,7 +140,7 @@ class TrainingTry(Ownership):
             on_clear=self.request.on_clear,
             spec_digest=self.request.spec_digest,
             # Packing the author's code may fail; only a job that never arrived needs it for the decision.
-            code_digest=code_digest(self._code()) if newest and isinstance(newest.job, JobUnknown) else "",
+            code_digest=self._code_digest() if newest and isinstance(newest.job, JobUnknown) else "",
             now=self.now(),
         )
 
@@ -288,7 +288,7 @@ class TrainingTry(Ownership):
             warm_start=warm_start,
             checkpoint_seen=point.candidate.name if point and point.candidate else None,
             spec_digest=self.request.spec_digest,
-            code_digest=code_digest(self._code()),
+            code_digest=self._code_digest(),
             deadline=now + timedelta(seconds=timeout_s) if timeout_s else None,
             created_at=now,
         )
@@ -328,7 +328,7 @@ class TrainingTry(Ownership):
             training=self.request.training,
             timings=self.request.timings,
         )
-        code, runtime = self._code(), runtime_package(spec)
+        code, runtime = self._code(), runtime_package(spec, more=self.request.function_files)
         job = JobRequest(
             submission_id=claim.submission_id,
             entrypoint=self.request.command,
@@ -372,6 +372,9 @@ class TrainingTry(Ownership):
             "experiment": self.request.uri,
             "attempt": str(claim.ref),
         }
+
+    def _code_digest(self) -> str:
+        return code_digest(self._code(), more=self.request.function_files)
 
     def _code(self) -> Package | None:
         if self._packed is None:

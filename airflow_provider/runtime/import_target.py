@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from airflow_provider.core.dag_function import newer_python
 from airflow_provider.core.errors import InvalidConfig
 
 
@@ -26,6 +28,13 @@ def load_target(path: str, *, parameter: str) -> Callable[..., Any]:
         ) from error
     except Exception as error:  # process edge: importing runs the user's module, which may raise anything
         last = traceback.format_exception_only(type(error), error)[-1].strip()
+        versions = newer_python(module_name, sys.version_info[:2])
+        if versions is not None and isinstance(error, (SyntaxError, ImportError)):
+            raise InvalidConfig(
+                f"The function of the DAG file can't run on the cluster's Python: {last}",
+                known=f"{versions}; {_where(error)}",
+                change="write the function for the older of the two, or name another interpreter with python=",
+            ) from error
         raise InvalidConfig(
             f"{parameter}={path!r} fails while it is imported", known=last, change=f"correct module {module_name}"
         ) from error
@@ -40,6 +49,11 @@ def load_target(path: str, *, parameter: str) -> Callable[..., Any]:
             f"{parameter}={path!r} is a {type(target).__name__}, not a function", change="name a function"
         )
     return target  # type: ignore[no-any-return]  # callable() tells the checker nothing about Any
+
+
+def _where(error: SyntaxError | ImportError) -> str:
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    return f"line {line} of the DAG file" if line else "raised while the function's module was imported"
 
 
 def check_call(target: Callable[..., Any], *, parameter: str, takes: int, given: str) -> None:

@@ -1,0 +1,1 @@
+"""Airflow's room for decorators."""
