@@ -13,12 +13,12 @@ from airflow_provider.core.dag_function import FunctionModule
 from airflow_provider.decorators.shipping import function_module
 
 HEADER = "from airflow.sdk import dag, task, DAG\n"
-_numbers = itertools.count()
+_numbers = itertools.count(1)
 
 
-def load(folder: Path, source: str, *, name: str = "dag_file") -> ModuleType:
-    """Write and import a DAG file."""
-    path = folder / f"{name}_{next(_numbers)}.py"
+def load(folder: Path, source: str, *, number: int | None = None) -> ModuleType:
+    """Write and import a DAG file; with a number again, another version of it."""
+    path = folder / f"dag_file_{next(_numbers) if number is None else number}.py"
     path.write_bytes(source.encode())
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -42,7 +42,8 @@ def test_everything_it_names_exists(info: dict[str, Any]) -> None:
     ]
     for module in modules:
         import_module(module)
-    for path in [*info["extra-links"], *(plugin["plugin-class"] for plugin in info["plugins"])]:
+    decorators = [entry["class-name"] for entry in info["task-decorators"]]
+    for path in [*info["extra-links"], *decorators, *(plugin["plugin-class"] for plugin in info["plugins"])]:
         import_string(path)
     names = {entry["integration-name"] for entry in info["integrations"]}
     assert {
@@ -88,7 +89,13 @@ def test_the_entry_points_are_installed_and_load(group: str, name: str, value: s
 
 
 @pytest.mark.parametrize(
-    "module", ["airflow_provider.operators.ray_train", "airflow_provider.sensors.ray_train", "airflow_provider.plugin"]
+    "module",
+    [
+        "airflow_provider.operators.ray_train",
+        "airflow_provider.sensors.ray_train",
+        "airflow_provider.decorators.ray_train",
+        "airflow_provider.plugin",
+    ],
 )
 def test_importing_it_loads_nothing_heavy(module: str) -> None:
     """Every DAG processor, worker and triggerer imports the one, every process of Airflow's the other."""
