@@ -17,11 +17,19 @@ from airflow_provider.core.errors import FunctionNotShippable
 from airflow_provider.core.source_bindings import (
     Binding,
     BindingKind,
-    Bindings,
     Function,
     first_use,
     names_from_outside,
     nodes_of_body,
+)
+from airflow_provider.core.source_places import (
+    Place,
+    first_line,
+    functions_of,
+    lookup,
+    named_defaults,
+    place_of,
+    seen_from,
 )
 from airflow_provider.core.source_rows import Piece, SourceFile, render
 from airflow_provider.core.source_values import import_root, is_literal, literal_of, problem_of_value
@@ -47,6 +55,8 @@ class DagFunction:
     filename: str = "the DAG file"
     closure: Mapping[str, object] = field(default_factory=dict)
     """Values of variables of the functions around it."""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """Default values by parameter."""
     module_values: Mapping[str, object] = field(default_factory=dict)
     """Present values of its module's names."""
 
@@ -54,15 +64,6 @@ class DagFunction:
 def module_text(function: DagFunction) -> str:
     """The module's text. Raises FunctionNotShippable."""
     return _Shipment(function).text()
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a statement stands: the blocks around it and the scopes that its names are looked up in."""
-
-    around: tuple[ast.stmt, ...]
-    scopes: tuple[Bindings, ...]
-    """The innermost first."""
 
 
 class _Shipment:
@@ -76,7 +77,8 @@ class _Shipment:
         self.bound: dict[str, int] = {}
         """What each name of the module stands for, by the statement's identity."""
         self.constants: dict[str, str] = {}
-        self._todo: list[tuple[Piece, _Place]] = []
+        self.defaults: dict[str, object] = {}
+        self._todo: list[tuple[Piece, Place]] = []
 
     def refused(self, what: str, *, line: int, change: str) -> FunctionNotShippable:
         """The error for something that can't travel."""
@@ -93,40 +95,34 @@ class _Shipment:
         """Collect what travels and cut it out."""
         node, place = self._located()
         self._check_kind(node, place)
+        self.defaults = named_defaults(node, self.function.defaults)
         decorators = self._own_decorators(node, place)
         self.bound[node.name] = id(node)
         self._keep(Piece(node, place.around, decorators=decorators), place)
         while self._todo:
             piece, where = self._todo.pop()
             self._follow(piece, where)
-        self._check_globals()
+        self._check_rebound(place)
         text = render(self.file, self.pieces.values(), constants=self.constants.values())
         self._check_syntax(text, node)
         return text
 
     # --- the function itself -------------------------------------------------------------------------------------
 
-    def _located(self) -> tuple[Function, _Place]:
+    def _located(self) -> tuple[Function, Place]:
         f = self.function
         if f.name == "<lambda>":
             raise self.refused("it is a lambda", line=f.line, change="write it with def")
-        for node, around in _functions(self.file.tree.body):
-            if node.name == f.name and _first_line(node) == f.line:
-                return node, self._place(around)
+        for node, around in functions_of(self.file.tree.body):
+            if node.name == f.name and first_line(node) == f.line:
+                return node, place_of(self.file.tree, around)
         raise self.refused(
             f"no function of that name begins in line {f.line} of its file",
             line=f.line,
             change="define it with def in the DAG file; if the file was just deployed, the next parse finds it",
         )
 
-    def _place(self, around: tuple[ast.stmt, ...]) -> _Place:
-        scopes = [Bindings.of(self.file.tree)]
-        for depth, block in enumerate(around):
-            if isinstance(block, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                scopes.append(Bindings.of(block, around=around[: depth + 1]))
-        return _Place(around, tuple(reversed(scopes)))
-
-    def _check_kind(self, node: Function, place: _Place) -> None:
+    def _check_kind(self, node: Function, place: Place) -> None:
         if isinstance(node, ast.AsyncFunctionDef):
             raise self.refused("it is async", line=node.lineno, change="write it with def: Ray calls it as a function")
         for part in nodes_of_body(node):
@@ -143,7 +139,7 @@ class _Shipment:
         if any(isinstance(block, ast.ClassDef) for block in place.around):
             raise self.refused("it stands in a class", line=node.lineno, change="move it out of the class")
 
-    def _own_decorators(self, node: Function, place: _Place) -> tuple[ast.expr, ...]:
+    def _own_decorators(self, node: Function, place: Place) -> tuple[ast.expr, ...]:
         """Those below the last one of Airflow's: they wrap the function, those above the task."""
         last = -1
         for number, decorator in enumerate(node.decorator_list):
@@ -151,13 +147,13 @@ class _Shipment:
                 last = number
         return tuple(node.decorator_list[last + 1 :])
 
-    def _is_airflows(self, expression: ast.expr, place: _Place, *, depth: int = 0) -> bool:
+    def _is_airflows(self, expression: ast.expr, place: Place, *, depth: int = 0) -> bool:
         root: ast.expr = expression
         while isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
             root = root.func if isinstance(root, ast.Call) else root.value
         if not isinstance(root, ast.Name) or depth > 5:
             return False
-        for binding in _lookup(root.id, place)[1]:
+        for binding in lookup(root.id, place)[1]:
             if binding.kind is BindingKind.IMPORT and import_root(binding) in (AIRFLOW, PROVIDER):
                 return True
             value = getattr(binding.node, "value", None)
@@ -167,13 +163,13 @@ class _Shipment:
 
     # --- what it uses --------------------------------------------------------------------------------------------
 
-    def _keep(self, piece: Piece, place: _Place) -> None:
+    def _keep(self, piece: Piece, place: Place) -> None:
         key = (id(piece.node), piece.text or "")
         if key not in self.pieces:
             self.pieces[key] = piece
             self._todo.append((piece, place))
 
-    def _follow(self, piece: Piece, place: _Place) -> None:
+    def _follow(self, piece: Piece, place: Place) -> None:
         """Find what a kept statement uses of its file."""
         if piece.text is None:
             self._check_inner_imports(piece.node)
@@ -195,10 +191,10 @@ class _Shipment:
                     binding = Binding(alias.asname or alias.name, BindingKind.IMPORT, part.lineno, part, alias=alias)
                     self._check_import(binding, line=part.lineno)
 
-    def _resolve(self, name: str, user: Piece, place: _Place) -> None:
+    def _resolve(self, name: str, user: Piece, place: Place) -> None:
         dropped = [d for d in getattr(user.node, "decorator_list", ()) if d not in user.decorators]
         line = first_use(user.node, name, without=dropped)
-        scope, bindings = _lookup(name, place)
+        scope, bindings = lookup(name, place)
         if scope is None:
             self._check_builtin(name, place, line=line)
             return
@@ -207,9 +203,9 @@ class _Shipment:
         if name in self.constants:
             return
         for binding in bindings:
-            self._take(binding, _seen_from(scope, binding, place), line=line)
+            self._take(binding, seen_from(scope, binding, place), line=line)
 
-    def _check_builtin(self, name: str, place: _Place, *, line: int) -> None:
+    def _check_builtin(self, name: str, place: Place, *, line: int) -> None:
         if hasattr(builtins, name) or name in _MODULE_NAMES:
             return
         if name == "__file__":
@@ -238,7 +234,7 @@ class _Shipment:
                 change="rename one of the two",
             )
 
-    def _take(self, binding: Binding, place: _Place, *, line: int) -> None:
+    def _take(self, binding: Binding, place: Place, *, line: int) -> None:
         name, kind = binding.name, binding.kind
         if kind is BindingKind.IMPORT:
             self._check_import(binding, line=line)
@@ -281,7 +277,7 @@ class _Shipment:
                 change="pass values as arguments: train(day='{{ ds }}'), or another task's output",
             )
 
-    def _check_helper(self, binding: Binding, decorators: Sequence[ast.expr], place: _Place) -> None:
+    def _check_helper(self, binding: Binding, decorators: Sequence[ast.expr], place: Place) -> None:
         for decorator in decorators:
             if self._is_airflows(decorator, place):
                 raise self.refused(
@@ -290,8 +286,8 @@ class _Shipment:
                     change=f"keep {binding.name} a plain function, or pass its task's output as an argument",
                 )
 
-    def _take_from_closure(self, binding: Binding, place: _Place, *, line: int) -> None:
-        name, values = binding.name, self.function.closure
+    def _take_from_closure(self, binding: Binding, place: Place, *, line: int) -> None:
+        name, values = binding.name, {**self.defaults, **self.function.closure}
         if name not in values:
             raise self.refused(
                 f"{name!r} of the function around it has no value yet (line {binding.line})",
@@ -309,9 +305,9 @@ class _Shipment:
             )
         self.constants[name] = f"{name} = {value!r}"
 
-    def _check_value(self, binding: Binding, place: _Place, *, line: int) -> None:
+    def _check_value(self, binding: Binding, place: Place, *, line: int) -> None:
         name = binding.name
-        problem = problem_of_value(binding.node, lambda root: _lookup(root, place)[1])
+        problem = problem_of_value(binding.node, lambda root: lookup(root, place)[1])
         if problem is not None:
             raise self.refused(
                 f"{name!r} (line {binding.line}) is no literal: {problem}",
@@ -320,7 +316,8 @@ class _Shipment:
             )
         known, literal = literal_of(binding.node)
         present = self.function.module_values.get(name, literal)
-        if known and len(place.scopes) == 1 and present != literal:
+        is_changed = type(present) is not type(literal) or present != literal
+        if known and len(place.scopes) == 1 and is_changed:
             raise self.refused(
                 f"{name!r} was changed since line {binding.line} bound it",
                 line=line,
@@ -329,17 +326,21 @@ class _Shipment:
 
     # --- checks of the whole -------------------------------------------------------------------------------------
 
-    def _check_globals(self) -> None:
+    def _check_rebound(self, place: Place) -> None:
         """A function that stays here must not rebind what travels."""
         kept = {id(node) for piece in self.pieces.values() for node in ast.walk(piece.node)}
-        for node in ast.walk(self.file.tree):
-            if isinstance(node, ast.Global) and id(node) not in kept:
-                for name in sorted(set(node.names) & set(self.bound)):
-                    raise self.refused(
-                        f"{name!r} is rebound by a function (global, line {node.lineno})",
-                        line=node.lineno,
-                        change=f"pass {name} as an argument",
-                    )
+        found: list[tuple[ast.Global | ast.Nonlocal, set[str]]] = [
+            (node, set(self.bound)) for node in ast.walk(self.file.tree) if isinstance(node, ast.Global)
+        ]
+        for block in place.around[:1]:
+            found += [(node, set(self.constants)) for node in ast.walk(block) if isinstance(node, ast.Nonlocal)]
+        for node, names in found:
+            for name in sorted(names.intersection(node.names)) if id(node) not in kept else ():
+                raise self.refused(
+                    f"{name!r} is rebound by a function (line {node.lineno})",
+                    line=node.lineno,
+                    change=f"pass {name} as an argument",
+                )
 
     def _check_syntax(self, text: str, node: Function) -> None:
         try:
@@ -352,18 +353,6 @@ class _Shipment:
             ) from error
 
 
-def _lookup(name: str, place: _Place) -> tuple[Bindings | None, list[Binding]]:
-    for scope in place.scopes:
-        if name in scope.by_name:
-            return scope, scope.by_name[name]
-    return None, []
-
-
-def _seen_from(scope: Bindings, binding: Binding, place: _Place) -> _Place:
-    """The place of a statement that binds a name: what stands further in is out of its sight."""
-    return _Place(binding.around, place.scopes[place.scopes.index(scope) :])
-
-
 def _import_text(binding: Binding) -> str:
     """One name's import: others of the same statement may not exist on the cluster."""
     node, alias = binding.node, binding.alias
@@ -373,22 +362,3 @@ def _import_text(binding: Binding) -> str:
     if isinstance(node, ast.ImportFrom):
         return f"from {node.module} import {alias.name}{as_name}"
     return f"import {alias.name}{as_name}"
-
-
-def _first_line(node: Function) -> int:
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-
-
-def _functions(
-    body: Sequence[ast.stmt], around: tuple[ast.stmt, ...] = ()
-) -> list[tuple[Function, tuple[ast.stmt, ...]]]:
-    """Every function with the statements around it, the outermost first."""
-    found: list[tuple[Function, tuple[ast.stmt, ...]]] = []
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            found.append((node, around))
-        for name in ("body", "orelse", "finalbody"):
-            found += _functions(getattr(node, name, []), (*around, node))
-        for part in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
-            found += _functions(part.body, (*around, node))
-    return found

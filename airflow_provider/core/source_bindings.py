@@ -22,7 +22,7 @@ class BindingKind(str, Enum):
     TYPE_ONLY = "an import for type checkers only"
     ARGUMENT = "an argument of the function around it"
     WITH = "a with statement"
-    CHANGED = "a loop, match, del or augmented assignment"
+    CHANGED = "a loop, match, del, := or augmented assignment"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator, XComArg
 
 # Private: the factory gives no way to say what Airflow's scheduler must know of a mapped task (see `_expand`).
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
-from airflow.sdk.definitions._internal.expandinput import DictOfListsExpandInput, ExpandInput
+from airflow.sdk.definitions._internal.expandinput import ExpandInput
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.decorators.arguments import bound_arguments, check_arguments, check_signature
@@ -111,14 +111,26 @@ class _RayTrainTask(_TaskDecorator[Any, Any, RayTrainDecoratedOperator]):
 
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> XComArg:
         """Map, and tell the scheduler the operator's own defaults: it sees only what partial holds, and would not retry."""
-        check_arguments(self.function, [], self.kwargs.get("op_kwargs", {}))
-        if isinstance(expand_input, DictOfListsExpandInput):
-            check_arguments(self.function, [], expand_input.value)
+        literal = expand_input.value if isinstance(expand_input.value, (dict, list, tuple)) else []
+        for arguments in [literal] if isinstance(literal, dict) else literal:
+            if isinstance(arguments, Mapping):
+                check_arguments(self.function, [], arguments)
+        self._check_unmapped()
         mapped: Any = super()._expand(expand_input, strict=strict)
         known = inspect.signature(RayTrainOperator.__init__).parameters
         for name in ("retries", "retry_policy"):
             mapped.operator.partial_kwargs.setdefault(name, known[name].default)
         return cast("XComArg", mapped)
+
+    def _check_unmapped(self) -> None:
+        """Make one task without its mapped arguments and drop it: Airflow checks a mapped task's parameters only as it runs."""
+        self.operator_class(
+            python_callable=self.function,
+            # As the unmapped tasks of a run, it enters neither the DAG nor its dependencies.
+            _airflow_from_mapped=True,
+            _airflow_mapped_validation_only=True,
+            **self.kwargs,
+        )
 
 
 def _ray_train_task(

@@ -48,6 +48,9 @@ def _module(function: FunctionType) -> FunctionModule:
         line=code.co_firstlineno,
         filename=code.co_filename,
         closure=_closure(function),
+        defaults={
+            p.name: p.default for p in inspect.signature(function).parameters.values() if p.default is not p.empty
+        },
         module_values=function.__globals__,
     )
     return FunctionModule(module_name(code.co_filename), module_text(known), code.co_name)

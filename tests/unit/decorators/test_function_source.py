@@ -227,6 +227,18 @@ SAME: dict[str, str] = {
 
         train = factory("first # not a comment")
         ''',
+    "defaults from outside": """
+        SEED = 7
+
+        def factory(lr, *, rates):
+            @T
+            def train(a=SEED, lr=lr, *, rates=rates, more=None):
+                return a, lr, rates, more
+
+            return train
+
+        train = factory(0.5, rates=[1, 2])
+        """,
     "a dag function": """
         @dag(schedule=None)
         def pipeline():
@@ -388,6 +400,38 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "'n' of the function around it has no value yet",
         "before the function",
     ),
+    "closure rebound by another function": (
+        "def f(n=1):\n    def g():\n        nonlocal n  #!\n        n = 2\n    @T\n    def train():\n        return n\nf()",
+        "'n' is rebound by a function",
+        "pass n",
+    ),
+    "in an elif": (
+        "def helper():\n    return 1\nif not helper():\n    pass\nelif helper():\n    @T\n    def train():  #?\n        return 1",
+        "can't",
+        "top level",
+    ),
+    "decorator of the function around": (
+        "def f(wrap):\n    @T\n    @wrap  #!\n    def train():\n        return 1\nf(lambda g: g)",
+        "'wrap' of the function around it has no value",
+        "",
+    ),
+    "default that is an object": (
+        "def f(o):\n    @T\n    def train(o=o):  #!\n        return o\nf(object())",
+        "'o' of the function around it is a object",
+        "pass o",
+    ),
+    "machine by version of an import": (
+        "import platform\nif platform.node():\n    import json\n@T\ndef train():\n    return json  #!",
+        "'json' (line 4) is no literal: it calls platform.node",
+        "json",
+    ),
+    "branches that do more": (
+        "try:\n    N = 1\n    print(N)\nexcept OSError:\n    N = 2\n@T\ndef train():\n    return N  #!",
+        "is no literal",
+        "N",
+    ),
+    "a walrus": ("if (N := 1):\n    pass\n@T\ndef train():\n    return N  #!", "'N' gets its value from a loop", "N"),
+    "unpacking a call": ("A, B = divmod(7, 2)\n@T\ndef train():\n    return A  #!", "it calls divmod(...)", "A"),
     "closure over a loop": (
         "def f():\n    for n in (1, 2):\n        @T\n        def train():\n            return n  #!\nf()",
         "'n' gets its value from a loop",

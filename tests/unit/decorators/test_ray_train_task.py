@@ -17,6 +17,7 @@ import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.bases.operator import BaseOperator
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey
@@ -130,13 +131,36 @@ def test_default_args_win_over_our_defaults(tmp_path: Path) -> None:
         assert train.override(task_id="m").expand(lr=[1]).operator.retries == 1
 
 
+def test_a_mapped_tasks_parameters_are_checked_when_the_dag_is_parsed(tmp_path: Path) -> None:
+    """Airflow itself would find them on the worker."""
+    with DAG("d", schedule=None) as made:
+        train = decorated(tmp_path)
+        with pytest.raises(InvalidConfig, match="num_workers"):
+            train.override(scaling_config={"num_workers": 0}).expand(lr=[1])
+        assert made.task_ids == []
+        train.expand(lr=choose.override(task_id="choose")())
+    assert sorted(made.task_ids) == ["choose", "train"]
+    assert made.get_task("train").upstream_task_ids == {"choose"}
+
+
+def test_a_dag_with_it_is_stored_and_knows_its_retries(tmp_path: Path) -> None:
+    with DAG("d", schedule=None, default_args={"storage_path": "s3://models/other"}) as made:
+        train = decorated(tmp_path)
+        train.override(task_id="one")(lr=1)
+        train.expand(lr=choose())
+    stored = json.loads(json.dumps(DagSerialization.to_dict(made)))
+    tasks = {one["__var"]["task_id"]: one["__var"] for one in stored["dag"]["tasks"]}
+    assert tasks["one"]["retries"] == 3
+    assert tasks["train"]["partial_kwargs"]["retries"] == 3
+
+
+@task
+def choose() -> list[float]:
+    return [0.1]
+
+
 def test_another_tasks_output_makes_a_dependency(tmp_path: Path) -> None:
     with DAG("d", schedule=None):
-
-        @task
-        def choose() -> float:
-            return 0.1
-
         operator = decorated(tmp_path)(choose()).operator
     assert operator.upstream_task_ids == {"choose"}
     assert {"op_args", "op_kwargs"} <= set(operator.template_fields)
@@ -166,6 +190,7 @@ def test_an_argument_that_is_no_json_is_named_when_the_dag_is_parsed(value: Any,
             lambda: train(lr=1, seed=value),
             lambda: train.expand(lr=[1, value]),
             lambda: train.partial(epochs=value).expand(lr=[1]),
+            lambda: train.expand_kwargs([{"lr": 1}, {"lr": value}]),
         ):
             with pytest.raises(InvalidConfig, match=r"the argument '(lr|seed|epochs|more)' of train"):
                 call()
