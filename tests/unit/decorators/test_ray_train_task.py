@@ -79,6 +79,9 @@ def test_the_job_brings_the_function_and_its_arguments(tmp_path: Path, world: Wo
     assert spec.training.train_loop_config == {"lr": 0.5, "params": {"batch": 8}, "more": {"seed": [1, 2]}}
     assert b"return {" in files[f"airflow_provider/from_dag/{module.name}.py"]
     assert "airflow_provider/from_dag/__init__.py" in files
+    claim = world.records.newest_claim()
+    assert claim is not None
+    assert claim.code_digest == code_digest(None, more=module.files) != code_digest(None)
     assert operator.doc_md == "Trains."
 
 
