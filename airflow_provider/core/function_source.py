@@ -20,6 +20,7 @@ from airflow_provider.core.source_bindings import (
     Function,
     first_use,
     names_from_outside,
+    names_in_fields,
     nodes_of_body,
 )
 from airflow_provider.core.source_places import (
@@ -181,8 +182,18 @@ class _Shipment:
                 line=error.lineno or 1,
                 change="move it to the module's top level",
             ) from None
-        for name in sorted(names):
+        hints = {name for name in names_in_fields(piece.node) if self._can_be_hint(name, place)}
+        for name in sorted(names | hints):
             self._resolve(name, piece, place)
+
+    def _can_be_hint(self, name: str, place: Place) -> bool:
+        """Whether a name in a field's type hint travels: what doesn't is left out, since few classes read their hints."""
+        bindings = lookup(name, place)[1]
+        return bool(bindings) and all(
+            binding.kind is BindingKind.DEFINITION
+            or (binding.kind is BindingKind.IMPORT and import_root(binding) not in (AIRFLOW, PROVIDER))
+            for binding in bindings
+        )
 
     def _check_inner_imports(self, node: ast.stmt) -> None:
         for part in ast.walk(node):

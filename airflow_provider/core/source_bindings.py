@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import symtable
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -197,6 +198,27 @@ def names_from_outside(text: str) -> set[str]:
             if symbol.is_global() and (symbol.is_referenced() or symbol.is_declared_global()):
                 found.add(symbol.get_name())
     return found - own
+
+
+def names_in_fields(node: ast.stmt) -> set[str]:
+    """Names in the type hints of a class's fields: dataclasses and pydantic read them, in texts too."""
+    found: set[str] = set()
+    for part in node.body if isinstance(node, ast.ClassDef) else ():
+        found |= names_in_fields(part)
+        if isinstance(part, ast.AnnAssign):
+            found |= _names_in_hint(part.annotation)
+    return found
+
+
+def _names_in_hint(hint: ast.expr) -> set[str]:
+    found: set[str] = set()
+    for part in ast.walk(hint):
+        if isinstance(part, ast.Name):
+            found.add(part.id)
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            with contextlib.suppress(SyntaxError):
+                found |= {n.id for n in ast.walk(ast.parse(part.value, mode="eval")) if isinstance(n, ast.Name)}
+    return found
 
 
 def first_use(node: ast.stmt, name: str, *, without: Sequence[ast.expr] = ()) -> int:

@@ -39,5 +39,7 @@ def on_cluster(module: FunctionModule) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": f"airflow_provider.from_dag.{module.name}"}
     sys.modules[names["__name__"]] = ModuleType(names["__name__"])
     (body,) = [body for path, body in module.files.items() if path.endswith(f"/{module.name}.py")]
+    sys.modules[names["__name__"]].__dict__.update(names)
+    names = sys.modules[names["__name__"]].__dict__
     exec(compile(body.decode(), f"{module.name}.py", "exec", dont_inherit=True), names)  # noqa: S102  # what a worker does
     return names

@@ -157,6 +157,34 @@ SAME: dict[str, str] = {
             z: "Nothing" = x
             return z, y
         """,
+    "hints of fields, which dataclasses and pydantic read": """
+        import typing as t
+        from dataclasses import dataclass, fields
+        from typing import ClassVar
+
+        from airflow.sdk import Context
+        from pydantic import BaseModel
+
+        if t.TYPE_CHECKING:
+            from nowhere import Nothing
+
+        @dataclass
+        class Limits:
+            NAMES: ClassVar[tuple] = ("a",)
+            low: "t.Optional[int]" = None
+            high: "Nothing | Context" = None
+
+        class Inner(BaseModel):
+            n: int
+
+        class Outer(BaseModel):
+            inner: Inner
+            more: "t.Optional[Inner]" = None
+
+        @T
+        def train():
+            return [f.name for f in fields(Limits())], Outer(inner={"n": 1}).model_dump()
+        """,
     "imports in a try, and by version": """
         import sys
 
