@@ -21,9 +21,10 @@ def load_target(path: str, *, parameter: str) -> Callable[..., Any]:
     try:
         target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        versions = newer_python(module_name, sys.version_info[:2])
         raise InvalidConfig(
             f"{parameter}={path!r} can't be imported on the cluster: no module named {error.name!r}",
-            known=f"looked for {module_name} in working_dir and in the cluster's Python",
+            known=versions or f"looked for {module_name} in working_dir and in the cluster's Python",
             change="check working_dir and the spelling, or install the package on the cluster",
         ) from error
     except Exception as error:  # process edge: importing runs the user's module, which may raise anything

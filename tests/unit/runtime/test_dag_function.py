@@ -44,6 +44,13 @@ def test_a_newer_syntax_than_the_clusters_says_both_versions(tmp_path: Path, mon
         load_target(target, parameter="train_loop")
 
 
+def test_a_module_that_is_missing_says_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be one that a newer standard library has."""
+    target = arrive("import brand_new_stdlib\ndef train():\n    pass\n", tmp_path, monkeypatch, airflow=(3, 99))
+    with pytest.raises(InvalidConfig, match=r"no module named 'brand_new_stdlib'.*Python 3\.99"):
+        load_target(target, parameter="train_loop")
+
+
 def test_a_name_that_this_python_lacks_says_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = arrive("from typing import brand_new\ndef train():\n    pass\n", tmp_path, monkeypatch, airflow=(3, 99))
     with pytest.raises(InvalidConfig, match=r"brand_new.*Python 3\.99"):
