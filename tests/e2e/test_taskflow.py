@@ -45,7 +45,6 @@ def test_each_index_trains_with_its_argument_and_its_retry_restores(sweep: list[
         epochs = [c.metrics["epoch"] for c in lineage.checkpoints if c.state != "uncommitted"]
         assert epochs == list(range(EPOCHS)), "none was trained twice"
         assert {c.metrics["lr"] for c in lineage.checkpoints if "lr" in c.metrics} == {rate}
-        assert "taskflow_sweep.py" not in run.log(2), "nothing failed in the function"
     one, other = (run.xcom()["experiment"] for run in sweep)
     assert one != other
 
