@@ -161,6 +161,12 @@ class MessageUnreadable(RayTrainError):
     """
 
 
+class AssetEventUnreadable(RayTrainError):
+    """An asset event doesn't say which checkpoint it is about: somebody else emitted it, or the training had none."""
+
+    kind = FailureKind.CONFIG
+
+
 # --- decisions ---------------------------------------------------------------------------------------------------
 
 

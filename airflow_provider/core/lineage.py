@@ -349,4 +349,9 @@ def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_che
         "restore_proven": outcome.restore_proven if outcome else "unknown",
         "fenced": outcome.fenced if outcome else None,
     }
+    return bounded_result(result)
+
+
+def bounded_result(result: dict[str, Any]) -> dict[str, Any]:
+    """A task's `return_value` within 48 kB of strict JSON, with shorter texts where it would be longer."""
     return within_limit(result, XCOM_LIMIT)

@@ -12,11 +12,13 @@ from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import RayJobFailed, RayTrainError, Superseded, WriteConflict
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.core.lineage import bounded_result
 from airflow_provider.core.records import AttemptRef, OutcomeState
 from airflow_provider.core.waiting import ALIVE_CHECK_S, STOPPING_ENDS, WaitEnd, WaitEvent, WaitLimits, WaitOver
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import stop_attempt
+from airflow_provider.operators.asset_events import emit, missing_metric, model_of
 from airflow_provider.operators.blocking import wait_in_worker
 from airflow_provider.operators.budgets import budget_table
 from airflow_provider.operators.collecting import (
@@ -319,6 +321,7 @@ class TrainingSession:
     def _accept(self, ended: Ended, now: datetime) -> dict[str, Any]:
         """Check a success, set `accepted`, set the marker again, then publish: a replaced process publishes nothing."""
         published = project_results(read_experiment(self.records, concluded=ended))
+        model = model_of(published, self.request, ended.ref)
         collected = ended.collected.record if ended.collected else None
         refused = None
         if collected is None or collected.accepted is None:
@@ -327,6 +330,7 @@ class TrainingSession:
                 new_checkpoints=published.new_checkpoints,
                 require_new_checkpoint=self.request.require_new_checkpoint,
             )
+            refused = refused or missing_metric(self.operator.outlets, model)
             self._record(ended, accepted=refused is None, now=now, refused_because=refused)
         elif not collected.accepted:
             refused = collected.refused_because or "its result was refused"
@@ -336,7 +340,8 @@ class TrainingSession:
         self.attempt.confirm()
         self.publication.lineage(published.lineage_xcom)
         self.operator.log.info("%s finished: %s", ended.ref, published.summary)
-        return published.result
+        events = emit(self.operator.outlets, model, context=self.context, log=self.operator.log)
+        return bounded_result({**published.result, "published": events})
 
     def _record(
         self, ended: Ended, *, accepted: bool | None, now: datetime, refused_because: str | None = None

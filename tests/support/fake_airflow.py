@@ -11,6 +11,7 @@ from typing import Any, cast
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 RUN_ID = "manual__2026-11-29T00:00:00+00:00"
 MARKER_KEY = "ray_train_owner"
@@ -83,7 +84,9 @@ class FakeTask:
     ti: FakeTaskInstance = field(default_factory=FakeTaskInstance)
     store: FakeStateStore = field(default_factory=lambda: FakeStateStore({MARKER_KEY: {"k": 0, "identity": "i1"}}))
     dag_run: FakeDagRun = field(default_factory=FakeDagRun)
+    outlet_events: OutletEventAccessors = field(default_factory=OutletEventAccessors)
 
     @property
     def context(self) -> Context:
-        return cast("Context", {"ti": self.ti, "task_state_store": self.store, "dag_run": self.dag_run})
+        parts = {"ti": self.ti, "task_state_store": self.store, "dag_run": self.dag_run}
+        return cast("Context", {**parts, "outlet_events": self.outlet_events})

@@ -1,0 +1,1 @@
+"""Models as Airflow assets: conditional events, and how a consumer reads them."""
