@@ -140,7 +140,10 @@ class MetricGate(Config):
             return float(found)
         if isinstance(found, bool) or not isinstance(found, (int, float)):
             return None
-        return float(found)
+        try:
+            return float(found)
+        except OverflowError:  # an event of others may hold any integer
+            return math.inf if found > 0 else -math.inf
 
     def missing(self, model: PublishedModel) -> str | None:
         """Why the gate has nothing to judge, or None."""
@@ -165,14 +168,20 @@ class LastPublished:
 
     @classmethod
     def read(cls, value: object) -> LastPublished | None:
-        """What is kept for an asset: ours, or a bare number that a person put there. None for anything else."""
+        """What is kept for an asset: ours, or a number that a person put there. None for anything else."""
         data = value if isinstance(value, Mapping) else {"value": value}
-        number = data.get("value")
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+        given = data.get("value")
+        if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+            return None
+        try:
+            number = float(given)
+        except (ValueError, OverflowError):
+            return None
+        if not math.isfinite(number):
             return None
         checkpoint, run_id = data.get("checkpoint"), data.get("run_id")
         return cls(
-            float(number),
+            number,
             checkpoint if isinstance(checkpoint, str) else None,
             run_id if isinstance(run_id, str) else None,
         )

@@ -38,6 +38,8 @@ class FakeAssets:
                 found = [e for e in self.events if e.asset.name == message.name]
                 found = found if message.ascending else found[::-1]
                 return comms.AssetEventsResult(asset_events=list(found[: message.limit]))
+            case comms.GetAssetByName():
+                return comms.AssetResult(name=message.name, uri=message.name, group="asset")
             case comms.GetAssetStateStoreByName():
                 if self.is_active and (message.name, message.key) in self.state:
                     return comms.AssetStateStoreResult(value=self.state[message.name, message.key])

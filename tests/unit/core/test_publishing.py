@@ -74,6 +74,7 @@ def model(value: object = 0.31, **changes: Any) -> PublishedModel:
         ({"threshold": 0.3}, float("nan"), None, False, "val_loss is nan: not published"),
         ({"threshold": 0.3, "mode": "max"}, "Infinity", None, False, "val_loss is inf: not published"),
         ({"threshold": 0.3}, "-Infinity", None, False, "val_loss is -inf: not published"),
+        ({"threshold": 0.3, "mode": "max"}, 10**400, None, False, "val_loss is inf: not published"),
         ({"threshold": 0.3}, True, None, False, "the checkpoint's metric val_loss is no number: not published"),
         ({"threshold": 0.3}, "0.1", None, False, "the checkpoint's metric val_loss is no number: not published"),
     ],
@@ -125,9 +126,16 @@ def test_a_gate_that_makes_no_sense_is_refused_when_the_dag_is_parsed(wrong: dic
         gate(**wrong)
 
 
-@pytest.mark.parametrize("kept", [None, "x", [], {}, {"value": None}, {"value": True}, {"value": float("nan")}, True])
+@pytest.mark.parametrize(
+    "kept", [None, "x", [], {}, {"value": None}, {"value": True}, {"value": float("nan")}, True, "nan", 10**400]
+)
 def test_an_entry_without_a_number_is_no_bar(kept: object) -> None:
     assert LastPublished.read(kept) is None
+
+
+@pytest.mark.parametrize("kept", [0.5, "0.5", {"value": 0.5}, {"value": "0.5", "checkpoint": 7}], ids=repr)
+def test_a_number_that_a_person_put_there_is_the_bar(kept: object) -> None:
+    assert LastPublished.read(kept) == LastPublished(0.5)
 
 
 def test_an_entry_survives_its_own_writing() -> None:

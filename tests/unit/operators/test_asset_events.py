@@ -68,6 +68,14 @@ def test_a_plain_outlet_says_where_the_model_is_and_how_good(world: World, asset
     assert assets.asked == [], "a plain outlet needs no question"
 
 
+def test_a_reference_to_an_asset_is_an_outlet_too(world: World, assets: FakeAssets) -> None:
+    result = trained(world, Asset.ref(name="defined-elsewhere"))
+    (event,) = assets.succeed(world.task.outlet_events)
+    assert event["asset"] == "defined-elsewhere"
+    assert event["extra"]["checkpoint"]
+    assert list(result["published"]) == ["defined-elsewhere"]
+
+
 def test_a_training_without_outlets_asks_and_sets_nothing(world: World, assets: FakeAssets) -> None:
     assert trained(world)["published"] == {}
     assert len(world.task.outlet_events) == 0
@@ -268,6 +276,9 @@ def test_a_missing_metric_refuses_the_training_where_the_author_wants_that(world
     assert record is not None
     assert record.record.accepted is False
     assert assets.succeed(world.task.outlet_events) == []
+    world.next_try(is_clear=True)
+    again = world.defer(world.operator(outlets=[gated()]))
+    assert (again.generation, again.attempt) == (1, 2), "restores"
 
 
 def test_two_gates_on_one_asset_have_a_verdict_each(world: World, assets: FakeAssets) -> None:
