@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from airflow_provider.core.decision import OnClear
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig, StorageConfig
+from airflow_provider.core.warm_start import WarmStart
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
@@ -35,6 +36,7 @@ class RayTrainTaskDecorator(Protocol):
         checkpoint_config: CheckpointConfig | Mapping[str, Any] | None = ...,
         storage_config: StorageConfig | Mapping[str, Any] | None = ...,
         restore: str | Mapping[str, Any] = ...,
+        warm_start: WarmStart | Mapping[str, Any] | str | None = ...,
         on_corrupt: str = ...,
         on_clear: OnClear = ...,
         progress_metric: str | None = ...,

@@ -259,7 +259,7 @@ def test_the_job_carries_the_claims_decision(bench: Bench, nights: Nights, monke
     from airflow_provider.operators import training_try
 
     packed = training_try.runtime_package
-    monkeypatch.setattr(training_try, "runtime_package", lambda spec: sent.append(spec) or packed(spec))
+    monkeypatch.setattr(training_try, "runtime_package", lambda spec, **more: sent.append(spec) or packed(spec, **more))
     uri = first_try(bench, nights)
     write_experiment(nights.experiment(1), 7, attempt=2)
     bench.client.jobs.clear()
