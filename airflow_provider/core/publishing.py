@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_provider.core.errors import AssetEventUnreadable
 from airflow_provider.core.identity import TaskInstanceKey
@@ -125,13 +125,12 @@ class MetricGate(Config):
     missing_metric: Literal["skip", "fail"] = "skip"
     """What a training without the metric means: no event, or a failed task."""
 
-    @model_validator(mode="after")
-    def _check_condition(self) -> MetricGate:
+    def check_whole(self) -> None:
+        """A gate that asks for nothing, or for a difference to nothing."""
         if self.threshold is None and not self.better_than_last:
             raise ValueError("a gate needs a threshold, better_than_last=True, or both")
         if self.min_delta and not self.better_than_last:
             raise ValueError("min_delta has no effect without better_than_last=True")
-        return self
 
     def value(self, model: PublishedModel) -> float | None:
         """The metric as a number; NaN and infinity included. None where the training reported none."""

@@ -66,11 +66,20 @@ class Config(BaseModel):
     @classmethod
     def _say_it_our_way(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         """Pydantic's error as ours, with the known fields, also for `ScalingConfig(...)` written in a DAG file."""
+        parameter, fields = str((info.context or {}).get("parameter") or cls.__name__), tuple(cls.model_fields)
         try:
-            return handler(data)
+            found = handler(data)
+            found.check_whole()
         except ValidationError as error:
-            parameter = str((info.context or {}).get("parameter") or cls.__name__)
-            raise invalid(error, parameter=parameter, fields=tuple(cls.model_fields)) from None
+            raise invalid(error, parameter=parameter, fields=fields) from None
+        except ValueError as error:
+            raise InvalidConfig(
+                f"{parameter} is not valid: {error}", change=f"known fields are {', '.join(fields)}"
+            ) from None
+        return found
+
+    def check_whole(self) -> None:
+        """What fields must hold together; raises ValueError. Not an after-validator of pydantic's: those run outside the one above."""
 
     @classmethod
     def parsed(cls, value: Self | Mapping[str, Any] | None, *, parameter: str) -> dict[str, Any]:
@@ -130,8 +139,8 @@ class ScalingConfig(Config):
     """Seconds between two looks whether an elastic run can grow."""
     accelerator_type: Templated[str] | None = None
 
-    @model_validator(mode="after")
-    def _check_workers(self) -> ScalingConfig:
+    def check_whole(self) -> None:
+        """Counts from 1, elastic ones in order, resources that Ray accepts."""
         counts = self.num_workers if isinstance(self.num_workers, tuple) else (self.num_workers,)
         numbers = [c for c in counts if not has_template(c)]
         if any(c < 1 for c in numbers):
@@ -146,7 +155,6 @@ class ScalingConfig(Config):
         amounts = resources.values() if isinstance(resources, Mapping) else ()
         if any(not has_template(v) and float(v) < 0 for v in amounts):
             raise ValueError("resources_per_worker must not be negative")
-        return self
 
     @property
     def least_workers(self) -> int:
@@ -191,11 +199,10 @@ class CheckpointConfig(Config):
     checkpoint_score_attribute: Templated[str] | None = None
     checkpoint_score_order: Templated[str] = "max"
 
-    @model_validator(mode="after")
-    def _check_order(self) -> CheckpointConfig:
+    def check_whole(self) -> None:
+        """Words that Ray takes."""
         if not has_template(self.checkpoint_score_order) and self.checkpoint_score_order not in ("max", "min"):
             raise ValueError("checkpoint_score_order is 'max' or 'min'")
-        return self
 
 
 class StorageConfig(Config):
@@ -210,9 +217,8 @@ class StorageConfig(Config):
     force_virtual_addressing: Templated[bool] = False
     """Bucket in the host name instead of the path (pyarrow's option of that name)."""
 
-    @model_validator(mode="after")
-    def _check_endpoint(self) -> StorageConfig:
+    def check_whole(self) -> None:
+        """A plain endpoint, without credentials."""
         url = self.endpoint_url
         if url and not has_template(url) and not re.fullmatch(r"https?://[^/@?#\s]+/?", url):
             raise ValueError("endpoint_url is http(s)://host[:port] without path, query or credentials")
-        return self

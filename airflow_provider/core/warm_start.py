@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from pydantic import model_validator
-
 from airflow_provider.core import layout
 from airflow_provider.core.errors import ForeignLayout, InvalidConfig, NoParentCheckpoint
 from airflow_provider.core.field_types import shown_part
@@ -50,13 +48,12 @@ class WarmStart(Config):
     missing: Templated[str] = "fail"
     """What happens without a usable parent: `fail`, or `fresh` to begin from the start."""
 
-    @model_validator(mode="after")
-    def _check_words(self) -> WarmStart:
+    def check_whole(self) -> None:
+        """Words that it takes."""
         for name, known in (("select", ("latest", "best")), ("missing", ("fail", "fresh")), ("order", ("max", "min"))):
             value = getattr(self, name)
             if value is not None and not has_template(value) and value not in known:
                 raise ValueError(f"{name} is {' or '.join(repr(word) for word in known)}")
-        return self
 
     @classmethod
     def given(cls, value: object) -> dict[str, Any] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -176,3 +178,19 @@ def test_models_are_frozen() -> None:
 def test_our_defaults_survive_a_lost_node() -> None:
     """Ray's default of 0 ends a run of days at the first lost node."""
     assert FailureConfig().max_failures == 20
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: ScalingConfig(num_workers=0), "num_workers must be at least 1"),
+        (lambda: ScalingConfig(num_workers=(4, 2)), "4 > 2"),
+        (lambda: CheckpointConfig(checkpoint_score_order="up"), "'max' or 'min'"),
+        (lambda: StorageConfig(endpoint_url="s3.local"), "endpoint_url is http"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_said_our_way(build: Callable[[], object], says: str) -> None:
+    """Written in a DAG file: the author must not meet pydantic's own error."""
+    with pytest.raises(InvalidConfig, match=re.escape(says)) as caught:
+        build()
+    assert "known fields are" in caught.value.change
