@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
 
 from pydantic import BaseModel, ValidationError
@@ -69,21 +70,19 @@ def _final_owner(
     Counters begin again when a DAG run is deleted and created anew, so they compare within one identity only. `identity`
     is the marked run's, None in records of older releases.
     """
+    owners: dict[int, OwnerRecord] = {}
     for _ in range(MAX_LOST_RACES):
-        found = records.newest_owner()
-        if found is None:
+        owners = records.owners_after(0, known=owners)
+        if not owners:
             return "nothing to stop: the experiment has no owner yet"
-        newest = found[1]
+        newest = owners[max(owners)]
         owner_key = TaskInstanceKey(newest.dag_id, newest.run_id, newest.task_id, newest.map_index)
         if owner_key != task:
             # The marked task was refused this experiment; it named it all the same before it was.
             return f"not stopping: the experiment belongs to {owner_key}"
-        is_same_run = identity is None or newest.dag_run_identity == identity
-        is_newer = newest.clear_number > counters["clear_number"] or newest.try_number > counters["try_number"]
-        if not is_same_run and any(o.dag_run_identity == identity for o in records.owners().values()):
-            return f"not stopping: owner {newest.k} is of a DAG run that came after the one that was marked"
-        if is_same_run and is_newer:
-            return f"not stopping: owner {newest.k} is try {newest.try_number}, newer than the one that was marked"
+        refusal = _not_meant(owners, counters, identity=identity or newest.dag_run_identity)
+        if refusal is not None:
+            return f"not stopping: {refusal}"
         record = newest.model_copy(
             update={
                 **counters,
@@ -99,3 +98,22 @@ def _final_owner(
         if records.try_create_owner(record):
             return record
     return f"not stopping: {MAX_LOST_RACES} owner numbers were taken by other processes"
+
+
+def _not_meant(owners: Mapping[int, OwnerRecord], counters: dict[str, int], *, identity: str) -> str | None:
+    """Who among the owners came after the marked try, or None.
+
+    All count: a process of an older try or a deleted DAG run that thaws may own last, before its marker is refused. Of
+    two runs that one came later whose first owner did.
+    """
+    first_k: dict[str, int] = {}
+    for k, owner in owners.items():
+        first_k.setdefault(owner.dag_run_identity, k)
+    for k in sorted(owners, reverse=True):
+        owner = owners[k]
+        if owner.dag_run_identity != identity:
+            if identity in first_k and first_k[owner.dag_run_identity] > first_k[identity]:
+                return f"owner {k} is of a DAG run that came after the one that was marked"
+        elif owner.clear_number > counters["clear_number"] or owner.try_number > counters["try_number"]:
+            return f"owner {k} is try {owner.try_number}, newer than the one that was marked"
+    return None

@@ -205,7 +205,8 @@ def _listener_owns(s: State, w: World) -> Move:
     if not s.owners:
         return Move("listener: no owner yet, nothing to stop", s._replace(listener=Listener()))
     newest = s.owners[-1]
-    if newest.clear_number > clear_number or newest.number > number:
+    mine = [o for o in s.owners if o.identity == newest.identity]
+    if any(o.clear_number > clear_number or o.number > number for o in mine):
         return Move("listener: a newer try owns: no stop", s._replace(listener=Listener()))
     if w.mistake == "no final owner":
         went_on = s.listener._replace(pc="read claim", k=len(s.owners))

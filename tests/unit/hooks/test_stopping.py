@@ -231,6 +231,28 @@ def test_a_mark_of_a_deleted_run_does_not_stop_the_one_that_came_after(world: Wo
     assert newest[0] == 2
 
 
+def test_a_process_of_the_deleted_run_that_owns_last_saves_no_job_from_the_mark(world: World) -> None:
+    """It froze before it owned, and exits at its marker; the marked try's `on_kill` no longer finds itself the owner."""
+    run_id = world.task.ti.run_id
+    world.bench.own(1, try_number=1, run_id=run_id, dag_run_identity="of-the-deleted-run")
+    world.defer()
+    world.server.set_status(world.job_id(), "RUNNING")
+    world.bench.own(3, try_number=2, run_id=run_id, dag_run_identity="of-the-deleted-run")
+    stop_finally(world, pushed(world))
+    assert world.server.jobs[world.job_id()].status == "STOPPED"
+
+
+def test_an_older_try_that_owns_last_does_not_hide_the_newer_one_from_a_late_listener(world: World) -> None:
+    """Try 1 is marked, then cleared; try 2 trains when the listener comes, and a thawed process of try 1 owned last."""
+    world.defer()
+    late = pushed(world)
+    world.server.set_status(world.job_id(), "RUNNING")
+    world.newer_owner(2, try_number=3, clear_number=2)
+    world.newer_owner(3, try_number=1)
+    assert stop_finally(world, late).startswith("not stopping: owner 2 is try 3")
+    assert world.server.jobs[world.job_id()].status == "RUNNING"
+
+
 def test_a_task_that_was_refused_the_experiment_of_another_does_not_stop_that_one(world: World) -> None:
     """Two mapped tasks with one fixed experiment_name: the second is refused, somebody marks it, the first trains on."""
     world.defer(world.operator(experiment_name="shared"))
