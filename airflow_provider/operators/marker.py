@@ -34,6 +34,14 @@ def dag_run_identity(store: TaskStateStoreAccessor) -> str:
     )
 
 
+def keep_identity(store: TaskStateStoreAccessor, identity: str) -> bool:
+    """Keep the mark of a new DAG run before anything is owned; False when this process has been replaced meanwhile.
+
+    Two tries that each made a mark of their own would look like two DAG runs to whoever reads their owner records.
+    """
+    return store.get(MARKER_KEY) is not None or set_marker(store, k=0, identity=identity)
+
+
 def set_marker(store: TaskStateStoreAccessor, *, k: int, identity: str) -> bool:
     """Store the marker; False when Airflow says that this task instance is archived (404)."""
     return _keep(store, MARKER_KEY, {"k": k, "identity": identity})

@@ -31,7 +31,7 @@ from airflow_provider.operators.collecting import (
     refusal,
 )
 from airflow_provider.operators.killing import KillSwitch, read_state, state_or_none
-from airflow_provider.operators.marker import dag_run_identity, set_marker
+from airflow_provider.operators.marker import dag_run_identity, keep_identity, set_marker
 from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.publication import Publication
 from airflow_provider.operators.training_try import Over, Submitted, TrainingTry
@@ -141,6 +141,8 @@ class TrainingSession:
         """From `execute`: own, decide, act, wait."""
         self.operator.log.info(budget_table(self.request, retries=self.operator.retries))
         self.operator.log.info("experiment %s", self.request.uri)
+        if not keep_identity(self.context["task_state_store"], self.attempt.facts.dag_run_identity):
+            raise Superseded("Airflow has replaced this process", known="its state store refused the DAG run's mark")
         self.publication.experiment(
             self.request,
             identity=self.attempt.facts.dag_run_identity,

@@ -352,3 +352,23 @@ def test_the_budgets_are_printed_when_a_try_starts(world: World, monkeypatch: py
     world.defer(operator)
     assert "driver or cluster lost" in said[0]
     assert said[0].splitlines()[6].endswith(" 5")
+
+
+def test_a_replaced_process_that_made_a_mark_of_its_own_owns_nothing(world: World) -> None:
+    """It froze before it owned. An owner of another mark would hide the current try's job from listener and trigger."""
+    world.task.store.values.clear()
+    world.task.store.refusal = refused(404)
+    with pytest.raises(Superseded):
+        world.operator().execute(world.task.context)
+    assert world.bench.written() == []
+    assert world.task.ti.pushed == []
+
+
+def test_the_mark_of_a_new_dag_run_is_kept_before_anything_is_owned(world: World) -> None:
+    world.task.store.values.clear()
+    seen: list[object] = []
+    world.bench.interfere = lambda *_: seen.append(world.task.store.values.get(MARKER_KEY))
+    world.defer()
+    first = seen[0]
+    assert isinstance(first, dict)
+    assert first["identity"] == world.task.store.values[MARKER_KEY]["identity"]
