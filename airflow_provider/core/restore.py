@@ -167,9 +167,10 @@ def verify(candidate: Candidate, found: Iterable[CheckpointFile]) -> Verdict:
     files = {f.key: f for f in found}
     if not files:
         return Verdict(is_usable=False, why="no file is left of it")
+    # A recorded list of empty files proves nothing: it was made some time after the commit.
+    if all(f.size == 0 for f in files.values()):
+        return Verdict(is_usable=False, why=f"all {len(files)} files are empty")
     if candidate.expected is None:
-        if all(f.size == 0 for f in files.values()):
-            return Verdict(is_usable=False, why=f"all {len(files)} files are empty")
         return Verdict(is_usable=True, why=f"{len(files)} files, no recorded list to compare with")
     for expected in candidate.expected:
         file = files.get(expected.key)

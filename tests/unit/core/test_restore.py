@@ -205,6 +205,14 @@ def test_without_a_record_only_what_cannot_be_right_is_refused() -> None:
     assert verify(unknown, [file(size=0), file("b", 1)]).is_usable
 
 
+def test_a_recorded_list_of_empty_files_proves_nothing() -> None:
+    """A record is made after the commit: a checkpoint that lost its bytes in between would look as it should."""
+    empty = (file("a.pt", 0, "e1"), file("b.pt", 0))
+    assert verify(Candidate("c1", expected=empty), empty).why == "all 2 files are empty"
+    mixed = (file("a.pt", 0, "e1"), file("b.pt", 1))
+    assert verify(Candidate("c1", expected=mixed), mixed).is_usable
+
+
 # --- conclude -----------------------------------------------------------------------------------------------------
 
 
