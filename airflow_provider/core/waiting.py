@@ -146,8 +146,13 @@ def judge_poll(  # noqa: PLR0913 - each is one fact of a poll
     deadline: datetime | None = None,
     alive_age_s: float | None = None,
     is_outcome_there: bool = False,
+    wall: datetime | None = None,
 ) -> GoOn | WaitOver:
-    """Judge one answer. `is_outcome_there` is read from the bucket only when the cluster is silent, `alive_age_s` rarely."""
+    """Judge one answer. `is_outcome_there` is read from the bucket only when the cluster is silent, `alive_age_s` rarely.
+
+    `now` measures how long answers last and must not jump; `wall` is the clock that a deadline is on, `now` without it.
+    """
+    wall = wall or now
     name = _name(sight, session_name, alive_age_s)
     is_change = name != state.sight
     state = WaitState(now, name, 1) if is_change else replace(state, polls=state.polls + 1)
@@ -156,9 +161,9 @@ def judge_poll(  # noqa: PLR0913 - each is one fact of a poll
         return WaitOver(WaitEnd.ENDED, f"the job is {sight.status.value}")
     if is_outcome_there:
         return WaitOver(WaitEnd.ENDED, "the driver left its outcome in the bucket")
-    if deadline is not None and now > deadline + timedelta(seconds=limits.deadline_grace_s):
+    if deadline is not None and wall > deadline + timedelta(seconds=limits.deadline_grace_s):
         return WaitOver(
-            WaitEnd.TIMEOUT, f"the deadline {deadline.isoformat()} passed {(now - deadline).total_seconds():.0f} s ago"
+            WaitEnd.TIMEOUT, f"the deadline {deadline.isoformat()} passed {(wall - deadline).total_seconds():.0f} s ago"
         )
     if isinstance(sight, JobUnknown):
         if state.polls >= limits.lost_polls and waited >= limits.lost_after_s:

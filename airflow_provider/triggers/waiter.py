@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -113,7 +113,8 @@ class JobWaiter:
 
     async def _poll(self) -> WaitOver:
         following, limits = self.following, self.following.limits
-        state = WaitState(since=_now())
+        began, began_at = time.monotonic(), _now()
+        state = WaitState(since=began_at)
         while True:
             sight = await self._sight()
             if isinstance(sight, JobSeen):
@@ -125,7 +126,9 @@ class JobWaiter:
             judgement = judge_poll(
                 state,
                 sight,
-                now=_now(),
+                # A clock that is set anew makes no streak longer or shorter.
+                now=began_at + timedelta(seconds=time.monotonic() - began),
+                wall=_now(),
                 limits=limits,
                 session_name=following.session_name,
                 deadline=following.deadline,

@@ -128,6 +128,17 @@ def talking(answers: list[Any], *lines: str) -> FakeAsyncJobs:
     return jobs
 
 
+async def test_a_clock_that_is_set_anew_gives_no_job_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hours that a clock jumps are no two hours of waiting."""
+    jumps = iter([0, 0, 2, 2])
+    monkeypatch.setattr(
+        waiter_module, "_now", lambda: datetime(2026, 11, 29, tzinfo=timezone.utc) + timedelta(hours=next(jumps, 2))
+    )
+    jobs = FakeAsyncJobs(["PENDING", "PENDING", "PENDING", "SUCCEEDED"])
+    waiting = Waiting(jobs, limits=QUICK.model_copy(update={"pending_timeout_s": 3600.0}))
+    assert (await waiting.over()).end is WaitEnd.ENDED
+
+
 async def test_the_log_is_streamed_from_the_given_position() -> None:
     waiting = Waiting(talking(["RUNNING", "SUCCEEDED"], "a", "b", "c"), emits=True, log_position=1)
     await waiting.over()
