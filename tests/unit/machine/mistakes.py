@@ -1,0 +1,146 @@
+"""Seeded mistakes: each breaks one rule of the product in the machine's world, and the machine must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from airflow_provider.core import classify, failure
+from airflow_provider.core.errors import RecordUnreadable, StoreUnreachable
+from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.records import StopRecord
+from airflow_provider.core.restore import Verdict
+from airflow_provider.hooks import stop
+from airflow_provider.hooks.stop import StopResult
+from airflow_provider.operators.training_try import TrainingTry
+from airflow_provider.runtime import fit_loop, restoring
+from airflow_provider.triggers import ray_train as trigger_module
+from tests.support.experiment import NOW
+from tests.unit.machine import stages
+from tests.unit.machine.world import World
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One rule broken on purpose."""
+
+    name: str
+    seed: Callable[[World], None]
+    finds: str
+    """How what the machine says about it begins; one of several, by `|`."""
+    stage: Callable[[World], None]
+    """Where its stories begin."""
+    kinds: tuple[str, ...] = ()
+    """What may happen in them beside the course of things."""
+
+
+def stop_without_owner_check(world: World) -> None:
+    def record_stop(records: Any, *, ref: Any, k: int, reason: str) -> StopResult:
+        records.create_stop(ref, record=StopRecord(k=k, reason=reason, created_at=NOW))
+        return StopResult(is_sent=True, reason=reason)
+
+    world.patches.setattr(stop, "record_stop", record_stop)
+    world.patches.setattr(trigger_module, "record_stop", record_stop)
+
+
+def manifest_read_before_the_claim(world: World) -> None:
+    """The driver gets what the bucket held when its attempt was about to be claimed."""
+    real = fit_loop.read_attempts
+
+    def read_attempts(store: Any, ref: Any, **fields: Any) -> Any:
+        now, world.bucket._objects = world.bucket._objects, dict(world.before_claim[ref.rank])
+        current, world.scheduler.current = world.scheduler.current, None  # reads of the past are no steps
+        try:
+            return restoring.read_attempts(store, ref, **fields)
+        finally:
+            world.bucket._objects, world.scheduler.current = now, current
+
+    def looking(store: Any, ref: Any, **fields: Any) -> Any:
+        real(store, ref, **fields)  # for the world's own notes
+        return read_attempts(store, ref, **fields)
+
+    world.patches.setattr(fit_loop, "read_attempts", looking)
+
+
+def no_second_look_at_the_job(world: World) -> None:
+    """A job that was unknown before its traces were read is judged by the first answer."""
+    real_sight, real_read = TrainingTry.sight, TrainingTry.read_newest
+    answers: dict[TrainingTry, dict[str, Any]] = {}
+
+    def sight(self: TrainingTry, job_id: str) -> Any:
+        known = answers.get(self)
+        if known is None:
+            return real_sight(self, job_id)
+        if job_id not in known:
+            known[job_id] = real_sight(self, job_id)
+        return known[job_id]
+
+    class Once(TrainingTry):
+        __hash__ = object.__hash__
+
+        def sight(self, job_id: str) -> Any:
+            return sight(self, job_id)
+
+        def read_newest(self) -> Any:
+            answers[self] = {}
+            try:
+                return real_read(self)
+            finally:
+                del answers[self]
+
+    from airflow_provider.operators import session
+
+    world.patches.setattr(
+        session, "TrainingTry", lambda **fields: Once(**fields, now=world.clocks.airflow, sleep=world.sleep)
+    )
+
+
+def unreadable_is_missing(world: World) -> None:
+    """What could not be read was never written."""
+    real = fit_loop.read_attempts
+
+    def read_attempts(*args: Any, **fields: Any) -> Any:
+        try:
+            return real(*args, **fields)
+        except (RecordUnreadable, StoreUnreachable):
+            return []
+
+    world.patches.setattr(fit_loop, "read_attempts", read_attempts)
+
+
+def restores_the_unverified(world: World) -> None:
+    world.patches.setattr(restoring, "verify", lambda *_: Verdict(is_usable=True, why="nobody looked"))
+
+
+def attaching_extends_the_deadline(world: World) -> None:
+    real = TrainingTry._submitted
+
+    def submitted(self: TrainingTry, decision: Any, claim: Any) -> Any:
+        later = self.now() + timedelta(seconds=self.request.timeout_s or 0)
+        return real(self, decision, claim.model_copy(update={"deadline": later}))
+
+    world.patches.setattr(TrainingTry, "_submitted", submitted)
+
+
+def user_errors_are_retried(world: World) -> None:
+    world.patches.setattr(failure, "_FINAL_KINDS", failure._FINAL_KINDS - {FailureKind.USER})
+
+
+def secrets_are_repeated(world: World) -> None:
+    world.patches.setattr(classify, "redact", lambda text: text)
+
+
+MISTAKES = [
+    Mistake("stop without owner check", stop_without_owner_check, "G4", stages.training, ("airflow", "people")),
+    Mistake(
+        "manifest read before the claim", manifest_read_before_the_claim, "G2", stages.training, ("airflow", "people")
+    ),
+    Mistake("no second look at the job", no_second_look_at_the_job, "G5", stages.late_post),
+    Mistake("unreadable is missing", unreadable_is_missing, "G2", stages.restoring, ("faults",)),
+    Mistake("restores the unverified", restores_the_unverified, "G3", stages.dead_driver, ("breaks", "airflow")),
+    Mistake("attaching extends the deadline", attaching_extends_the_deadline, "G10", stages.training, ("people",)),
+    Mistake("user errors are retried", user_errors_are_retried, "G6", stages.training, ("airflow",)),
+    Mistake("secrets are repeated", secrets_are_repeated, "G11", stages.training, ("airflow",)),
+]

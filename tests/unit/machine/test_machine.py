@@ -1,0 +1,52 @@
+"""The machine on the product, which must pass, and on seeded mistakes, which it must find.
+
+`MACHINE_TIMES=10` in the environment tries ten times as many stories, from other seeds each time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.unit.machine.machine import TrainingMachine
+from tests.unit.machine.mistakes import MISTAKES, Mistake
+
+TIMES = int(os.environ.get("MACHINE_TIMES", "0"))
+STORIES, STEPS = 100, 30
+FOR_A_MISTAKE = 200
+
+
+def stories(number: int, **changes: object) -> settings:
+    """The same stories in each run, unless more are asked for."""
+    return settings(
+        max_examples=number * max(1, TIMES),
+        stateful_step_count=STEPS,
+        deadline=None,
+        derandomize=not TIMES,
+        database=None,
+        report_multiple_bugs=False,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.timeout(3_600 if TIMES else 120)
+def test_no_story_breaks_a_guarantee() -> None:
+    run_state_machine_as_test(TrainingMachine, settings=stories(STORIES))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))
+def test_each_seeded_mistake_is_found(mistake: Mistake) -> None:
+    """A machine that finds nothing anywhere would pass on any code."""
+
+    class Mistaken(TrainingMachine):
+        pass
+
+    Mistaken.mistake, Mistaken.stages, Mistaken.kinds = staticmethod(mistake.seed), [mistake.stage], mistake.kinds
+    with pytest.raises(AssertionError) as caught:
+        run_state_machine_as_test(Mistaken, settings=stories(FOR_A_MISTAKE, phases=[Phase.generate]))
+    assert re.match(mistake.finds, str(caught.value)), caught.value
