@@ -315,6 +315,7 @@ def test_a_stale_event_after_the_end_trains_nothing_again_and_publishes_once(mis
     query = {"source_dag_id": misled.dag_id, "source_run_id": misled.run_id}
     events = misled.airflow.request("GET", "/assets/events", params=query)["asset_events"]
     assert [event["source_task_id"] for event in events] == ["train"], "one event of the model, not none and not two"
+    assert events[0]["extra"]["checkpoint"] == misled.xcom()["latest_checkpoint"]["uri"]
 
 
 def test_a_replaced_process_publishes_nothing(misled: TrainingRun) -> None:
