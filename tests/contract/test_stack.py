@@ -242,6 +242,7 @@ class TestRay:
         assert ray.session_name() != before
         assert json.loads(ray.get("/api/jobs/")) == []
 
+    @pytest.mark.slow
     def test_a_second_cluster_runs_beside_it_and_leaves_nothing(self, ray, tmp_path):
         with RayCluster(tmp_path, num_cpus=1) as second:
             assert second.session_name() != ray.session_name()
@@ -251,6 +252,7 @@ class TestRay:
         assert ray.session_name(), "stopping one must not stop the other"
 
 
+@pytest.mark.slow  # every test of the operator stands on this Airflow
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 class TestAirflow:
@@ -285,6 +287,7 @@ class TestAirflow:
         broken.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 class TestKeptUp:

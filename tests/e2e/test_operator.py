@@ -144,6 +144,7 @@ def test_a_killed_airflow_worker_attaches_to_the_running_job(start: Start, unhar
     assert is_bit_equal(weights(run), weights(unharmed))
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("C72")
 def test_a_user_error_ends_the_retries_and_shows_the_inner_exception(start: Start) -> None:
     run = start("train_deferred", epochs=4, break_in_epoch=1)
@@ -193,6 +194,7 @@ def test_marking_a_deferred_task_failed_stops_its_job(start: Start) -> None:
     wait_until(lambda: run.lineage().tries[-1].final, timeout_s=60, what="the final owner")
 
 
+@pytest.mark.slow
 def test_a_mark_right_after_the_start_leaves_no_orphan(start: Start) -> None:
     """Before the first owner record no listener finds anything to stop: the try itself must not submit any more."""
     run = start("train_deferred", epochs=60, epoch_seconds=1)

@@ -91,6 +91,7 @@ def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_com
     assert seen in job_log(second, 2)
 
 
+@pytest.mark.slow
 def test_ray_train_v1_begins_from_a_plain_folder_of_files(stack: Stack, start: Start) -> None:
     state = io.BytesIO()
     torch.save({"weight": torch.ones(4), "epoch": 1}, state)

@@ -55,6 +55,7 @@ def _zip(experiment: Experiment) -> bytes:
     return zipped(experiment.files)
 
 
+@pytest.mark.slow
 def test_dead_worker_is_recovered_and_dead_driver_restored_bit_for_bit(
     experiment: Experiment, healthy: Experiment
 ) -> None:
@@ -116,6 +117,7 @@ def test_stop_record_ends_the_driver_and_its_workers(experiment: Experiment) -> 
     assert_no_workers(experiment.ray)
 
 
+@pytest.mark.slow
 def test_stopped_job_leaves_an_outcome(experiment: Experiment) -> None:
     """From inside, Ray's stop and a node that shuts down look alike; the job's status STOPPED tells Airflow's side."""
     job = experiment.start(loop(epochs=500, num_workers=1), 1)

@@ -114,6 +114,7 @@ def test_loop_that_ignores_the_checkpoint_fails(experiment: Experiment) -> None:
         pytest.param(
             TrainingSpec(kind=TrainingKind.TRAINER, target="factory:forgets"),
             "doesn't use the run config",
+            marks=pytest.mark.slow,
             id="run config forgotten",
         ),
     ],
