@@ -78,10 +78,17 @@ class RayTrainTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait and fire exactly one event, whatever happens."""
+        waiting = asyncio.create_task(self._wait())
         try:
-            event = await self._wait()
+            # Never `await waiting`: libraries below may replace the cancellation's message, by which Airflow tells a person's
+            # wish from a triggerer's end; without it there is no on_kill.
+            await asyncio.wait([waiting])
         except asyncio.CancelledError:
+            waiting.cancel()
+            await asyncio.wait([waiting])
             raise
+        try:
+            event = waiting.result()
         except Exception as error:  # noqa: BLE001 - process edge: an exception here would lose its kind
             event = error_event(error)
         self._has_fired = True

@@ -238,7 +238,7 @@ def test_a_thawed_triggerer_leaves_the_jobs_of_the_one_that_took_over(start: Sta
             spare.start()
             wait_until(lambda: triggerer_of(run) not in (None, first), timeout_s=120, what="the other triggerer")
         wait_for_log(run, "invoking on_kill")
-        wait_for_log(run, "leaving the job: the task is still deferred")
+        wait_for_log(run, "leaving the job: the task")
         assert live_jobs(run) == jobs_of(run)
         gate.touch()
         task = wait_for_end(run)

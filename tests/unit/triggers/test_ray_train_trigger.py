@@ -228,6 +228,34 @@ async def test_a_triggerer_that_stops_leaves_the_job_and_fires_nothing(scene: Sc
     assert scene.jobs.is_closed
 
 
+async def test_a_cancellation_keeps_its_message_whatever_the_libraries_below_make_of_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow calls `on_kill` for one message only; a request under way raised a cancellation of its own in 2 of 100."""
+    trigger, ended = scene.trigger(), asyncio.Event()
+
+    async def wait() -> dict[str, Any]:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.set()
+            raise asyncio.CancelledError from None
+        raise AssertionError
+
+    async def follow() -> None:
+        async for _ in trigger.run():
+            raise AssertionError
+
+    monkeypatch.setattr(trigger, "_wait", wait)
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(0.01)
+    task.cancel("a person's wish")
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert caught.value.args == ("a person's wish",)
+    assert ended.is_set(), "the wait is over before the trigger is"
+
+
 @pytest.mark.scenario("C61")
 async def test_cleanup_leaves_the_job_too(scene: Scene) -> None:
     await scene.trigger().cleanup()
