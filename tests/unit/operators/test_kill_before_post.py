@@ -140,6 +140,7 @@ def test_an_eviction_or_an_unknown_state_forbids_nothing(world: World, hangs: bo
 
     def evicted() -> None:
         killed.append(operator.on_kill())
+        world.task.ti.released.set()  # what hung for the handler answers the thread that it had interrupted
 
     at_claim(world, evicted)
     with pytest.raises(TaskDeferred):
