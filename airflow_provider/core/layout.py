@@ -12,6 +12,7 @@ RECORD_FOLDERS = frozenset({"attempts", "quarantine", "records"})
 _OWNER = re.compile(r"^owners/(\d{6})\.json$")
 _GENERATION = re.compile(r"^g(\d{6})/")
 _ATTEMPT = re.compile(r"^g(\d{6})/attempts/(\d{6})/")
+_COPY = "restored-from-"
 _STOP = re.compile(r"/stop-(\d{6})\.json$")
 
 
@@ -93,6 +94,22 @@ def quarantined_name(key: str) -> str | None:
     if not found:
         return None
     return name.removesuffix(".json").replace("~", "/").replace("%7E", "~").replace("%25", "%")
+
+
+def is_of(n: int, name: str) -> bool:
+    """Whether a checkpoint lies in the folder of attempt `n`."""
+    return name.startswith(f"attempts/{n:06d}/")
+
+
+def copy_name(n: int, original: str) -> str:
+    """Name of the copy that attempt `n` restores instead of a retired checkpoint. It lies in its folder, but it is no commit of its own."""
+    return f"attempts/{n:06d}/{_COPY}{original.replace('/', '~')}"
+
+
+def copied_from(name: str) -> str | None:
+    """The checkpoint that a copy was made of; None for any other name."""
+    folder = name.rpartition("/")[2]
+    return folder.removeprefix(_COPY).replace("~", "/") if folder.startswith(_COPY) else None
 
 
 def parse_owner(key: str) -> int | None:

@@ -217,19 +217,18 @@ def _full(generation: int, name: str) -> str:
 
 
 def own_commits(attempt: AttemptRecords) -> list[str]:
-    """Names of the checkpoints this attempt committed itself, oldest first (not those it carried over).
+    """Names of the checkpoints this attempt committed itself, oldest first (not those it carried over or copied).
 
     Its own folder tells them apart; on Train V1, which goes on in the folder of the attempt it restores, its records do.
     """
-    prefix = f"attempts/{attempt.claim.attempt:06d}/"
-    entries = attempt.entries
+    n, entries = attempt.claim.attempt, attempt.entries
     listed = [e.name for e in registration_order(attempt.manifest)] if attempt.manifest else []
     recorded = sorted(entries.values(), key=lambda e: (e.late, e.reported_at))
     names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
     # Names are dated unless the author chose them; registration order wins where the manifest still lists them.
     order = {name: i for i, name in enumerate(listed)}
-    own = [n for n in names if n.startswith(prefix) or n in entries]
-    return sorted(own, key=lambda n: order.get(n, -1))
+    own = [x for x in names if (layout.is_of(n, x) or x in entries) and layout.copied_from(x) is None]
+    return sorted(own, key=lambda x: order.get(x, -1))
 
 
 def _checkpoints(
@@ -240,9 +239,10 @@ def _checkpoints(
     parent = attempt.restored.checkpoint if attempt.restored else None
     warm = attempt.restored.warm_started_from if attempt.restored else None
     found = []
-    for name in own_commits(attempt):
+    copied = parent if parent and layout.copied_from(parent) and layout.is_of(attempt.claim.attempt, parent) else None
+    for name in [*([copied] if copied else []), *own_commits(attempt)]:
         entry = entries.get(name)
-        declared = entry.parent if entry and entry.parent else parent
+        declared = layout.copied_from(name) or (entry.parent if entry and entry.parent else parent)
         outside = (entry.warm_started_from if entry else None) or warm
         metrics, is_cut = bounded_metrics(entry.metrics if entry else listed.get(name, {}))
         state: CheckpointState = "quarantined" if name in quarantined else "committed" if name in kept else "pruned"

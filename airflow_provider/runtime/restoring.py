@@ -167,7 +167,7 @@ def resolve(
     ]
     skipped: list[SkippedCheckpoint] = []
     # Of a retired one a copy is restored: that is what was set aside.
-    ranked = [c for c in ranked if not (c.is_retired and _copy_name(ref, c) in quarantine.banned)]
+    ranked = [c for c in ranked if not (c.is_retired and layout.copy_name(ref.attempt, c.name) in quarantine.banned)]
     chosen, verdict = _first_usable(store, ref, ranked, skipped, policy=policy)
     is_rolled_back = chosen is not None and policy.on_corrupt == "rollback"
     for bad in skipped:
@@ -182,7 +182,9 @@ def resolve(
     return Resolved(
         point=point,
         manifest=start_manifest(known, point=point, on_disk=on_disk, quarantined=quarantine.banned),
-        uncommitted=tuple(sorted(f for f in folders if f not in committed and not _is_copy(f)))[:_MAX_NAMED],
+        uncommitted=tuple(sorted(f for f in folders if f not in committed and layout.copied_from(f) is None))[
+            :_MAX_NAMED
+        ],
     )
 
 
@@ -210,13 +212,6 @@ def _folder_of(name: str) -> str:
     """The folder that a listing shows for a checkpoint; a name may be nested deeper."""
     parts = name.split("/")
     return "/".join(parts[:3]) if parts[0] == "attempts" else parts[0]
-
-
-def _is_copy(folder: str) -> bool:
-    return folder.rpartition("/")[2].startswith(_COPY)
-
-
-_COPY = "restored-from-"
 
 
 def _first_usable(
@@ -254,14 +249,10 @@ def _with_expected_etags(
     return [*store.with_etags(folder, first, limit=ETAGS_PER_CHECKPOINT), *rest]
 
 
-def _copy_name(ref: AttemptRef, candidate: Candidate) -> str:
-    return f"attempts/{ref.attempt:06d}/{_COPY}{candidate.name.replace('/', '~')}"
-
-
 def _copied(store: ExperimentStore, ref: AttemptRef, candidate: Candidate) -> tuple[Candidate, Verdict]:
     """A copy inside the own attempt: an older driver, frozen between its check and its delete, can't reach it."""
     generation = layout.generation(ref.generation)
-    target = _copy_name(ref, candidate)
+    target = layout.copy_name(ref.attempt, candidate.name)
     before = store.files(f"{generation}/{candidate.name}")
     store.copy_folder(f"{generation}/{candidate.name}", f"{generation}/{target}")
     # A copy may have another etag (multipart objects do): sizes and names decide.

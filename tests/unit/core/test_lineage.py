@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.lineage import (
     XCOM_LIMIT,
@@ -108,6 +109,23 @@ def test_generations_do_not_touch_each_other() -> None:
 def test_carried_checkpoints_are_not_counted_as_own() -> None:
     assert own_commits(SECOND) == [name(2, 4), name(2, 5)]
     assert own_commits(attempt_records(1, manifest=manifest(name(10, 1), name(1, 1)))) == [name(1, 1)]
+
+
+def test_a_copy_that_an_attempt_restores_is_named_and_is_no_commit_of_its_own() -> None:
+    """It would count as a new checkpoint of a training that trained nothing."""
+    copy = layout.copy_name(2, name(1, 1))
+    restoring = attempt_records(
+        2, restored_from=copy, recorded=(entry(name(2, 4), parent=copy),), manifest=manifest(copy, name(2, 4))
+    )
+    third = attempt_records(3, restored_from=copy, manifest=manifest(copy, name(2, 4)))
+    assert own_commits(restoring) == [name(2, 4)]
+    lineage = project(facts(FIRST, restoring, third))
+    assert [a.num_commits for a in lineage.attempts] == [3, 1, 0]
+    later = {c.name: c.parent for c in lineage.checkpoints[3:]}
+    assert later == {
+        f"g000001/{copy}": f"g000001/{name(1, 1)}",
+        f"g000001/{name(2, 4)}": f"g000001/{copy}",
+    }
 
 
 def test_own_commits_come_in_the_order_of_registration_after_the_pruned_ones() -> None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Rank = tuple[int, int]
 TIMEOUT_S = 36_000.0
-_COPY = "restored-from-"
 
 
 @dataclass(eq=False)
@@ -94,9 +93,9 @@ class Truth:
 
     def of(self, generation: int, name: str) -> Checkpoint | None:
         """A checkpoint by its name, or by the name of a copy of it."""
-        folder = name.rpartition("/")[2]
-        if folder.startswith(_COPY):
-            return self.of(generation, folder.removeprefix(_COPY).replace("~", "/"))
+        original = layout.copied_from(name)
+        if original is not None:
+            return self.of(generation, original)
         return self.checkpoints.get((generation, name))
 
     # --- the bucket --------------------------------------------------------------------------------------------------
@@ -271,7 +270,7 @@ class Truth:
         chosen = self.of(generation, found.checkpoint) if found.checkpoint else None
         if best is not None and (chosen is None or chosen.progress < usable[best]):
             self.broken(f"G2 {driver.name} ignores {best} and restores {found.checkpoint}: {found.point.reason}")
-        is_copy = _COPY in (found.checkpoint or "")
+        is_copy = layout.copied_from(found.checkpoint or "") is not None
         if chosen is not None and chosen.damage and chosen.damaged_at < driver.looked_at and not is_copy:
             self.broken(f"G3 {driver.name} restores {found.checkpoint}, which is {chosen.damage}")
         self.attempts[rank].restored = found.checkpoint
