@@ -1,7 +1,7 @@
 """Looks at an experiment again and again, as a sensor does: reads only, and little where little has changed.
 
 A look costs about ten calls while nothing is committed, whatever number of checkpoints lies there. Attempts that a newer one
-has followed are read once.
+has followed are read once, those without an outcome when the newer one's driver has begun.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.core.experiment_sight import ExperimentSight
-from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, project
+from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, own_commits, project
 from airflow_provider.core.records import AttemptRef, RecordSegment
 from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
 
@@ -24,6 +24,7 @@ class ExperimentView:
     def __init__(self, records: ExperimentRecords) -> None:
         self._records = records
         self._followed: dict[AttemptRef, AttemptRecords] = {}
+        self._begun: AttemptRef | None = None
         self._segments: tuple[tuple[AttemptRef, str] | None, tuple[RecordSegment, ...]] = (None, ())
 
     def look(self) -> ExperimentSight:
@@ -35,8 +36,13 @@ class ExperimentView:
         owner = newest[1] if newest is not None else None
         if claim is None:
             return ExperimentSight(records.store.uri, owner)
+        if claim.ref != self._begun:
+            # Until its driver has read what lies there, the driver before may still commit.
+            self._followed = {ref: found for ref, found in self._followed.items() if found.outcome is not None}
         older = self._older(claim.ref)
         found = records.read_attempt(claim.ref, claim=claim)
+        if found is not None and (found.restored is not None or found.manifest is not None):
+            self._begun = claim.ref
         attempts = [*older, self._newest(found) if found is not None else AttemptRecords(claim=claim)]
         alive_age_s = found.alive.age_s if found is not None and found.alive is not None else None
         quarantined = {claim.generation: active_quarantine(records, claim.generation)}
@@ -48,7 +54,11 @@ class ExperimentView:
         state = (found.ref, found.manifest.etag) if found.manifest is not None else None
         if state is None or state != self._segments[0]:
             self._segments = (state, self._read_segments(found.ref))
-        return self._with(found, self._segments[1])
+        newest = self._with(found, self._segments[1])
+        if any(name not in newest.entries for name in own_commits(newest)):
+            # They follow some seconds later: what retention has deleted since may still be on its way into them.
+            self._segments = (None, ())
+        return newest
 
     def _older(self, newest: AttemptRef) -> list[AttemptRecords]:
         """The generation's attempts before the newest, oldest first. A folder without a claim is none."""

@@ -57,12 +57,35 @@ def test_new_commits_are_seen_with_what_retention_deleted(watched: WatchedExperi
     assert [c.metrics["epoch"] for c in sight.committed] == [6]
 
 
+def test_segments_that_come_after_their_manifest_are_read(watched: WatchedExperiment) -> None:
+    """The driver writes the manifest first and records some seconds later, also what retention deleted in between."""
+    key = layout.segment(1, 1, "000001")
+    before = watched.store.read(key)
+    assert before is not None
+    watched.commit(*({"epoch": i} for i in range(5, 9)), keep=1)
+    after = watched.store.read(key)
+    assert after is not None
+    watched.store.put_raw(key, before.body)
+    assert [c.metrics["epoch"] for c in watched.sight().checkpoints] == [0, 1, 2, 3, 4, 8]
+    watched.store.put_raw(key, after.body)
+    assert [c.metrics["epoch"] for c in watched.sight().checkpoints] == list(range(9))
+
+
 def test_what_an_older_attempt_committed_is_usable_while_the_newest_manifest_lists_it(
     watched: WatchedExperiment,
 ) -> None:
     watched.claim(2)
     assert [c.metrics["epoch"] for c in watched.sight().committed] == [3, 4], "before the new attempt wrote a manifest"
     watched.commit({"epoch": 5}, attempt=2)
+    assert [c.metrics["epoch"] for c in watched.sight().committed] == [3, 4, 5]
+
+
+def test_what_an_older_driver_commits_after_the_newer_claim_is_seen(watched: WatchedExperiment) -> None:
+    """The newer one's driver reads the manifest after its claim, and may restore just that checkpoint."""
+    watched.claim(2)
+    watched.sight()
+    watched.commit({"epoch": 5})
+    watched.restore(2, back_to=2)
     assert [c.metrics["epoch"] for c in watched.sight().committed] == [3, 4, 5]
 
 
