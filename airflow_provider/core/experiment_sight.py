@@ -79,10 +79,11 @@ def training_stage(sight: ExperimentSight) -> TrainingStage:
             return _stopped_for_good(f"{owner.task_id} before its first attempt")
         return TrainingStage(Stage.RUNNING, f"try {owner.try_number} of {owner.task_id} has begun; no attempt yet")
     ref, outcome = newest.claim.ref, newest.final_outcome
-    if outcome is not None and outcome.state is OutcomeState.SUCCESS:
-        return _after_success(newest)
     is_newer = owner is not None and owner.k > newest.claim.k and owner.acted_on != ref
-    if is_newer and owner is not None and owner.final:
+    is_stopped = is_newer and owner is not None and owner.final
+    if outcome is not None and outcome.state is OutcomeState.SUCCESS:
+        return _after_success(newest, is_stopped=is_stopped)
+    if is_stopped:
         return _stopped_for_good(str(ref))
     if is_newer and owner is not None:
         return TrainingStage(Stage.RUNNING, f"try {owner.try_number} has begun after {ref}")
@@ -98,9 +99,11 @@ def _stopped_for_good(what: str) -> TrainingStage:
     return TrainingStage(Stage.FAILED, reason, Failure(kind=FailureKind.STOPPED, reason=reason))
 
 
-def _after_success(newest: AttemptRecords) -> TrainingStage:
+def _after_success(newest: AttemptRecords, *, is_stopped: bool) -> TrainingStage:
     ref, collected = newest.claim.ref, newest.collected
     if collected is None or collected.accepted is None:
+        if is_stopped:  # no task will accept it any more
+            return _stopped_for_good(str(ref))
         return TrainingStage(Stage.RUNNING, f"{ref} finished; its task has not accepted the result yet")
     if collected.accepted:
         return TrainingStage(Stage.SUCCESS, f"{ref} ended with success")

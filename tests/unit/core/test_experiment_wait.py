@@ -130,7 +130,11 @@ def test_an_attempt_that_was_taken_away_is_followed_by_another(training: Watched
     waits(training.verdict(), "owner 2 asked to stop")
 
 
-def test_a_person_who_stops_it_for_good_ends_the_wait(training: WatchedExperiment) -> None:
+@pytest.mark.parametrize("ends", [(), ("success",)])
+def test_a_person_who_stops_it_for_good_ends_the_wait(training: WatchedExperiment, ends: tuple[str, ...]) -> None:
+    """Also between a success and its acceptance: no task will accept it any more."""
+    for state in ends:
+        training.end(state)
     training.own(2, final=True)
     found = fails(training.verdict(), "training_failed", "for good")
     assert found.failure.kind is FailureKind.STOPPED
