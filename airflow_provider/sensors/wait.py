@@ -89,12 +89,8 @@ class SensorWait:
 
     def defer(self) -> None:
         """Hand the wait to the triggerer. Raises TaskDeferred."""
-        sensor = self.sensor
-        limit = timedelta(seconds=sensor.timeout)
-        if sensor.execution_timeout is not None:
-            # Airflow doesn't keep it while a task is deferred.
-            limit = min(limit, sensor.execution_timeout)
-        self.sensor.defer(
+        sensor, (limit, _) = self.sensor, self._limit
+        sensor.defer(
             trigger=RayTrainSensorTrigger(
                 experiment_uri=self.experiment.uri,
                 aws_conn_id=self.experiment.aws_conn_id,
@@ -123,15 +119,25 @@ class SensorWait:
         """The error of a wait whose time is up."""
         event = event or self.waiter.timed_out()
         cls = ExperimentNeverCame if event.is_absent else WaitTimedOut
-        what = f"{self._waited_for} within {self.sensor.timeout:g} s (timeout)"
+        limit, name = self._limit
+        what = f"{self._waited_for} within {limit.total_seconds():g} s ({name})"
         return cls(
             what,
             known=f"last seen: {event.reason}",
             change="check the path, or that the training starts at all"
             if event.is_absent
-            else "give more time (timeout)",
+            else f"give more time ({name})",
             experiment=self.experiment.uri,
         )
+
+    @property
+    def _limit(self) -> tuple[timedelta, str]:
+        """How long a wait may last, and the parameter that says so."""
+        sensor, limit = self.sensor, timedelta(seconds=self.sensor.timeout)
+        # Airflow keeps execution_timeout in a worker itself, but not while a task is deferred.
+        if sensor.deferrable and sensor.execution_timeout is not None and sensor.execution_timeout < limit:
+            return sensor.execution_timeout, "execution_timeout"
+        return limit, "timeout"
 
     def _failed(self, event: SensorEvent) -> RayTrainError:
         uri, reason = self.experiment.uri, event.reason

@@ -326,6 +326,9 @@ def test_the_deadline_is_absolute_and_the_execution_timeout_holds_while_deferred
         assert trigger.deadline is not None
         left = datetime.fromisoformat(trigger.deadline) - datetime.now(timezone.utc)
         assert limit - 5 < left.total_seconds() <= limit
+        event = {"end": "timeout", "reason": "g1/a1 trains"}
+        with pytest.raises(WaitTimedOut, match=rf"within {limit} s \({list(options)[-1]}\)"):
+            world.sensor(**options).execute_complete(world.task.context, event)
 
 
 def test_a_retry_goes_on_with_what_was_old_when_the_wait_began(world: World) -> None:
