@@ -33,7 +33,7 @@ from airflow_provider.core.source_places import (
     seen_from,
 )
 from airflow_provider.core.source_rows import Piece, SourceFile, render
-from airflow_provider.core.source_values import import_root, is_literal, literal_of, problem_of_value
+from airflow_provider.core.source_values import change_of, import_root, is_literal, literal_of, problem_of_value
 
 AIRFLOW = "airflow"
 PROVIDER = "airflow_provider"
@@ -328,9 +328,13 @@ class _Shipment:
         known, literal = literal_of(binding.node)
         present = self.function.module_values.get(name, literal)
         is_changed = type(present) is not type(literal) or present != literal
-        if known and len(place.scopes) == 1 and is_changed:
+        if len(place.scopes) > 1:
+            return
+        where = change_of(name, self.file.tree) if isinstance(present, (list, dict, set)) else None
+        if where is not None or (known and is_changed):
+            by = f" (by line {where})" if where is not None else ""
             raise self.refused(
-                f"{name!r} was changed since line {binding.line} bound it",
+                f"{name!r} was changed since line {binding.line} bound it{by}",
                 line=line,
                 change=f"leave it as it is, or pass {name} as an argument",
             )

@@ -168,9 +168,9 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
                 yield from own_nodes(child)
 
 
-def nodes_of_body(function: Function) -> Iterator[ast.AST]:
-    """What runs in the function itself: not in functions and classes inside it."""
-    todo: list[ast.AST] = list(function.body)
+def nodes_of_body(scope: Scope) -> Iterator[ast.AST]:
+    """What runs in a function or module itself: not in functions and classes inside it."""
+    todo: list[ast.AST] = list(scope.body)
     while todo:
         node = todo.pop()
         if isinstance(node, _NEW_SCOPES):

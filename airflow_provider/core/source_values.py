@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 
-from airflow_provider.core.source_bindings import Binding, BindingKind
+from airflow_provider.core.source_bindings import Binding, BindingKind, nodes_of_body
 
 _OF_THE_MACHINE = frozenset({"os", "platform", "socket", "getpass"})
 """Modules whose values differ between Airflow's machine and the cluster, and may be secret."""
@@ -23,8 +23,35 @@ _BUILTIN_CALLS = frozenset(
     ]
 )
 _LITERALS = (type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset)
+_CHANGING = frozenset(
+    [
+        *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"),
+        *("update", "setdefault", "popitem", "add", "discard"),
+        *("difference_update", "intersection_update", "symmetric_difference_update"),
+    ]
+)
+"""Methods that change a list, dict or set."""
 _NO_VALUE = "what it stands for is decided by more than imports, definitions and literals"
 Lookup = Callable[[str], Sequence[Binding]]
+
+
+def change_of(name: str, module: ast.Module) -> int | None:
+    """The line on which a module's own statement changes the list, dict or set that a name stands for; None where none does.
+
+    `CONFIG["lr"] = 0.1` and `NAMES.append("a")` are no assignments to the name, so they stay behind.
+    """
+    for part in nodes_of_body(module):
+        target: ast.expr | None = None
+        if isinstance(part, ast.Subscript) and isinstance(part.ctx, (ast.Store, ast.Del)):
+            target = part
+        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in _CHANGING:
+            target = part.func
+        root: ast.expr | None = target
+        while isinstance(root, (ast.Subscript, ast.Attribute)):
+            root = root.value
+        if target is not None and isinstance(root, ast.Name) and root.id == name:
+            return target.lineno
+    return None
 
 
 def import_root(binding: Binding) -> str:

@@ -538,6 +538,21 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "pass N",
     ),
     "mutated": ("N = [1]\nN.append(2)\n@T\ndef train():\n    return N  #!", "'N' was changed since line 2", "pass N"),
+    "mutated, and no literal": (
+        "A = 1\nN = {'a': A}\nN['a'] = 2\n@T\ndef train():\n    return N  #!",
+        "'N' was changed since line 3 bound it (by line 4)",
+        "pass N",
+    ),
+    "mutated in a branch": (
+        "N = dict(a=[1])\nif True:\n    N['a'].extend([2])\n@T\ndef train():\n    return N  #!",
+        "'N' was changed since line 2 bound it (by line 4)",
+        "pass N",
+    ),
+    "mutated further down": (
+        "N = [1]\n@T\ndef train():\n    return N  #!\nN.append(2)",
+        "'N' was changed since line 2 bound it (by line ",
+        "pass N",
+    ),
     "for checkers only": (
         "import typing\nif typing.TYPE_CHECKING:\n    import json\n@T\ndef train():\n    return json  #!",
         "'json' is imported under TYPE_CHECKING only",
