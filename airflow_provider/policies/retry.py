@@ -36,7 +36,7 @@ class RayTrainRetryPolicy(RetryPolicy):
             if self.inner is not None:
                 return self.inner.evaluate(exception, try_number, max_tries, context)
             if _is_passed_deadline(exception, context):
-                reason = "timeout: execution_timeout passed in the worker, which is the training's deadline as well"
+                reason = "timeout: execution_timeout passed in the worker, and it is the deadline of the whole wait"
                 return RetryDecision.fail(reason=reason)
             return RetryDecision.default()
         failure = exception.failure
@@ -50,8 +50,10 @@ class RayTrainRetryPolicy(RetryPolicy):
 def _is_passed_deadline(exception: BaseException, context: Context | None) -> bool:
     """Whether Airflow's alarm ended a worker's wait. A deferred wait ends by our own deadline, without a retry: so must this.
 
-    Not where `timeout_s` sets another deadline, nor while a deferrable task only submits or collects: that is infrastructure.
+    Not where `timeout_s` sets another deadline, nor while a deferrable task only submits or collects, nor for a rescheduled
+    sensor, whose processes last for one look each: that is infrastructure.
     """
     task = context.get("task") if context is not None else None
     is_waiting = getattr(task, "deferrable", True) is False and getattr(task, "timeout_s", None) is None
-    return isinstance(exception, AirflowTaskTimeout) and is_waiting
+    is_one_look = getattr(task, "is_rescheduled", False)
+    return isinstance(exception, AirflowTaskTimeout) and is_waiting and not is_one_look

@@ -17,6 +17,7 @@ from airflow_provider.core.errors import ClusterUnreachable, InvalidConfig, RayJ
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.operators.ray_train import RayTrainOperator
 from airflow_provider.policies.retry import THROTTLED_DELAY, RayTrainRetryPolicy
+from airflow_provider.sensors.ray_train import RayTrainSensor
 
 FINAL = {"user", "config", "permission", "auth", "superseded", "stopped", "timeout", "checkpoint"}
 
@@ -77,6 +78,18 @@ def test_a_time_out_of_a_wait_in_a_worker_is_the_deadline_and_final(
         deferrable=deferrable,
         timeout_s=timeout_s,
         execution_timeout=timedelta(hours=1),
+    )
+    decision = RayTrainRetryPolicy().evaluate(AirflowTaskTimeout(), 1, 3, cast("Context", {"task": task}))
+    assert decision.action is action
+
+
+@pytest.mark.parametrize(
+    ("mode", "action"), [("poke", RetryAction.FAIL), ("reschedule", RetryAction.DEFAULT)], ids=["poke", "reschedule"]
+)
+def test_a_time_out_of_one_look_of_a_sensor_is_not_the_end_of_its_wait(mode: str, action: RetryAction) -> None:
+    """A rescheduled sensor is a process for each look, and one that hangs in the store says nothing of the wait."""
+    task = RayTrainSensor(
+        task_id="t", experiment="/m/x", deferrable=False, mode=mode, execution_timeout=timedelta(minutes=1)
     )
     decision = RayTrainRetryPolicy().evaluate(AirflowTaskTimeout(), 1, 3, cast("Context", {"task": task}))
     assert decision.action is action
