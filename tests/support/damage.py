@@ -54,6 +54,15 @@ def check_message(error: RayTrainError) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 - our own
 
 
+def without_secret(value: Any, *, levels: int = 20) -> Any:
+    """The same value where messages may repeat it: a path or a name is, since that helps."""
+    if levels and isinstance(value, dict):
+        return {key: without_secret(child, levels=levels - 1) for key, child in value.items()}
+    if levels and isinstance(value, list):
+        return [without_secret(child, levels=levels - 1) for child in value]
+    return "plain" if isinstance(value, str) and value == SECRET else value
+
+
 def is_utf8(value: Any) -> bool:
     """Whether every text in a value can be stored."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)

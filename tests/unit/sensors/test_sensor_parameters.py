@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, BaseOperator
-from hypothesis import given
+from hypothesis import example, given
 
 from airflow_provider.core.errors import InvalidCondition, InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.policies.retry import RayTrainRetryPolicy
 from airflow_provider.sensors.parameters import resolved_experiment, wait_spec
 from airflow_provider.sensors.ray_train import RayTrainSensor
-from tests.support.damage import JUNK, SECRET, examples, only_typed_errors
+from tests.support.damage import JUNK, SECRET, examples, only_typed_errors, without_secret
 
 URI = "s3://models/churn"
 OWN = TaskInstanceKey("own_dag", "own_run", "wait")
@@ -158,8 +158,11 @@ def test_no_message_repeats_a_secret() -> None:
 
 
 @given(JUNK, JUNK, JUNK, JUNK)
+@example(SECRET, SECRET, SECRET, SECRET)
+@example({"experiment": SECRET}, SECRET, {"checkpoint": {"uri": SECRET}}, SECRET)
 @examples(150)
 def test_whatever_a_template_renders_to_only_typed_errors_come(a: Any, b: Any, c: Any, d: Any) -> None:
+    a, b, c, d = (without_secret(value) for value in (a, b, c, d))
     waiting = sensor(experiment="{{ x }}")
     waiting.experiment, waiting.until, waiting.since = a, b, c
     with only_typed_errors():
