@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import re
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +15,14 @@ from airflow_provider.core.dag_function import FunctionModule
 from airflow_provider.decorators.shipping import function_module
 
 HEADER = "from airflow.sdk import dag, task, DAG\n"
+DECORATOR = "@task.ray_train(storage_path='/shared/models')\n"
 _numbers = itertools.count(1)
+
+
+def dag_source(body: str) -> str:
+    """A file with this body; `@T` on a line of its own is the decorator."""
+    text = textwrap.dedent(body) if body.lstrip("\n").startswith(" ") else body
+    return HEADER + re.sub(r"(?m)^([ \t]*)@T$", lambda m: m[1] + DECORATOR.strip(), text.replace("@T\r", "@T"))
 
 
 def load(folder: Path, source: str, *, number: int | None = None) -> ModuleType:

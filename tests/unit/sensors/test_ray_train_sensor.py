@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import pickle
-from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import (
-    AirflowException,
     AirflowFailException,
-    AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
-    TaskDeferred,
 )
 
 from airflow_provider.core.errors import RayTrainError, StorePermissionDenied, StoreUnreachable
@@ -29,100 +22,8 @@ from airflow_provider.sensors.errors import (
     TrainingFailed,
     WaitTimedOut,
 )
-from airflow_provider.sensors.ray_train import RayTrainSensor
-from airflow_provider.triggers.ray_train_sensor import RayTrainSensorTrigger
 from tests.support.decisions import decided
-from tests.support.fake_airflow import FakeTask
-from tests.support.watched_experiment import WatchedExperiment, failure
-
-URI = "s3://models/churn"
-Ends = Callable[[WatchedExperiment], None]
-
-
-class World:
-    def __init__(self) -> None:
-        self.watched = WatchedExperiment(URI)
-        self.task = FakeTask()
-        self.opened: list[str] = []
-        self.before_look: Callable[[int], None] = lambda _: None
-        self.looks = 0
-
-    def sensor(self, **changes: Any) -> RayTrainSensor:
-        known: dict[str, Any] = {"task_id": "wait", "poke_interval": 0.01, "timeout": 5}
-        if "external_task_id" not in changes:
-            known["experiment"] = URI
-        return RayTrainSensor(**{**known, **changes})
-
-    def execute(self, **changes: Any) -> Any:
-        return self.sensor(**changes).execute(self.task.context)
-
-    def defer(self, **changes: Any) -> RayTrainSensorTrigger:
-        with pytest.raises(TaskDeferred) as deferred:
-            self.execute(**changes)
-        assert deferred.value.method_name == "execute_complete"
-        trigger = deferred.value.trigger
-        assert isinstance(trigger, RayTrainSensorTrigger)
-        return trigger
-
-    def run(self, *, deferrable: bool = True, **changes: Any) -> Any:
-        """To the end, as Airflow does: deferred over the trigger and its event, or blocking."""
-        if not deferrable:
-            return self.execute(deferrable=False, **changes)
-        with pytest.raises(TaskDeferred) as deferred:
-            self.execute(**changes)
-        path, row = deferred.value.trigger.serialize()
-        assert path.endswith("RayTrainSensorTrigger")
-
-        async def fire() -> Any:
-            return [event.payload async for event in RayTrainSensorTrigger(**json.loads(json.dumps(row))).run()]
-
-        (payload,) = asyncio.run(asyncio.wait_for(fire(), 20))
-        kwargs = {"event": json.loads(json.dumps(payload))}
-        return self.sensor(**changes).resume_execution("execute_complete", kwargs, self.task.context)
-
-    def later(self, change: Ends, *, at_look: int = 2) -> None:
-        """What happens to the training right before a look."""
-
-        def before(look: int) -> None:
-            if look == at_look:
-                change(self.watched)
-
-        self.before_look = before
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World()
-    monkeypatch.setattr("airflow_provider.triggers.ray_train_sensor._LEAST_PAUSE_S", 0.01)
-
-    def opened(uri: str, **_: Any) -> Any:
-        world.opened.append(uri)
-        return world.watched.store
-
-    def note(verb: str, key: str, _: int) -> None:
-        if (verb, key) == ("list_folder", "g"):
-            world.looks += 1
-            world.before_look(world.looks)
-
-    world.watched.store.before_call = note
-    monkeypatch.setattr("airflow_provider.triggers.experiment_waiter.open_experiment", opened)
-    return world
-
-
-def train(watched: WatchedExperiment) -> None:
-    watched.claim()
-    watched.commit({"epoch": 0, "loss": 0.5}, {"epoch": 1, "loss": 0.4})
-
-
-def fail(watched: WatchedExperiment) -> None:
-    train(watched)
-    watched.end("failed", failure=failure("user", "KeyError: labels"))
-
-
-def succeed(watched: WatchedExperiment) -> None:
-    train(watched)
-    watched.succeed()
-
+from tests.support.sensor_world import URI, Ends, World, fail, succeed, train
 
 both_modes = pytest.mark.parametrize("deferrable", [True, False])
 
@@ -315,116 +216,3 @@ def test_a_trigger_that_was_cut_off_by_airflow_is_a_time_out(world: World) -> No
     kwargs = {"error": "Trigger timeout"}
     with pytest.raises(AirflowSensorTimeout):
         world.sensor().resume_execution("__fail__", kwargs, world.task.context)
-
-
-# --- deferral and memory ----------------------------------------------------------------------------------------------------
-
-
-def test_the_deadline_is_absolute_and_the_execution_timeout_holds_while_deferred(world: World) -> None:
-    for options, limit in (({"timeout": 600}, 600), ({"timeout": 600, "execution_timeout": timedelta(seconds=60)}, 60)):
-        trigger = world.defer(**options)
-        assert trigger.deadline is not None
-        left = datetime.fromisoformat(trigger.deadline) - datetime.now(timezone.utc)
-        assert limit - 5 < left.total_seconds() <= limit
-        event = {"end": "timeout", "reason": "g1/a1 trains"}
-        with pytest.raises(WaitTimedOut, match=rf"within {limit} s \({list(options)[-1]}\)"):
-            world.sensor(**options).execute_complete(world.task.context, event)
-
-
-def test_a_retry_goes_on_with_what_was_old_when_the_wait_began(world: World) -> None:
-    """A checkpoint committed while the sensor's worker was lost must not count as old."""
-    train(world.watched)
-    before = world.defer(until="checkpoint").spec["baseline"]
-    world.watched.commit({"epoch": 2})
-    world.task.ti.try_number += 1
-    assert world.execute(until="checkpoint")["progress"] == {"epoch": 2}
-    world.task.ti.max_tries += 1  # a clear
-    after = world.defer(until="checkpoint").spec["baseline"]
-    assert (before["checkpoint"][-1], after["checkpoint"][-1]) == ("1", "2")
-
-
-def test_a_memory_of_another_experiment_or_release_is_none(world: World) -> None:
-    train(world.watched)
-    world.defer(until="checkpoint")
-    kept = dict(world.task.store.values["ray_train_wait"])
-    world.watched.commit({"epoch": 2})
-    for changes in ({"experiment": "s3://models/other"}, {"wait": "odd"}, {"baseline": {"k": 1}}):
-        world.task.store.values["ray_train_wait"] = kept | changes
-        assert world.defer(until="checkpoint").spec["baseline"]["checkpoint"].endswith("2")
-
-
-def test_nothing_is_remembered_where_nothing_needs_it(world: World) -> None:
-    world.defer()
-    assert world.task.store.sets == []
-
-
-def test_rescheduled_pokes_keep_baseline_and_trouble_over_processes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = datetime.now(timezone.utc)
-    monkeypatch.setattr(type(world.task.ti), "get_first_reschedule_date", lambda *_: first, raising=False)
-    options = {"deferrable": False, "mode": "reschedule", "until": "checkpoint", "timeout": 60}
-
-    def poke() -> Any:
-        with pytest.raises(AirflowRescheduleException):
-            world.execute(**options)
-
-    train(world.watched)
-    poke()
-    world.before_look = lambda _: (_ for _ in ()).throw(StoreUnreachable("away"))  # type: ignore[assignment]
-    poke()
-    poke()
-    assert world.task.store.values["ray_train_wait"]["unreadable_looks"] == 2
-    with pytest.raises(StoreUnreachable):
-        world.execute(**options, unreachable_timeout_s=1e-6)
-    world.before_look = lambda _: None
-    poke()
-    assert world.task.store.values["ray_train_wait"]["unreadable_since"] is None
-    world.watched.commit({"epoch": 2})
-    assert world.execute(**options)["progress"] == {"epoch": 2}
-
-
-@pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
-def test_a_poke_that_comes_later_is_no_failure_to_skip(
-    world: World, monkeypatch: pytest.MonkeyPatch, option: str
-) -> None:
-    first = datetime.now(timezone.utc)
-    monkeypatch.setattr(type(world.task.ti), "get_first_reschedule_date", lambda *_: first, raising=False)
-    with pytest.raises(AirflowRescheduleException):
-        world.execute(deferrable=False, mode="reschedule", timeout=60, **{option: True})
-    assert "ray_train_wait" not in world.task.ti.xcoms
-
-
-def test_reschedule_times_out_by_airflows_own_clock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = datetime.now(timezone.utc) - timedelta(hours=1)
-    monkeypatch.setattr(type(world.task.ti), "get_first_reschedule_date", lambda *_: first, raising=False)
-    with pytest.raises(ExperimentNeverCame):
-        world.execute(deferrable=False, mode="reschedule", timeout=60)
-
-
-def test_silent_fail_bears_everything_until_the_time_out(world: World) -> None:
-    def refuse(_: int) -> None:
-        raise StorePermissionDenied("403")
-
-    world.before_look = refuse
-    assert world.defer(silent_fail=True).unreachable_timeout_s is None
-    with pytest.raises(WaitTimedOut, match="403"):
-        world.execute(deferrable=False, silent_fail=True, timeout=0.1)
-
-
-def test_a_missing_baseline_comes_from_the_triggers_first_look(world: World) -> None:
-    def away(look: int) -> None:
-        if look == 1:
-            raise StoreUnreachable("away")
-
-    train(world.watched)
-    world.before_look = away
-    assert world.defer(until="checkpoint").spec["baseline"] is None
-    assert world.task.store.sets == []
-
-
-def test_every_error_is_known_to_airflow_or_typed(world: World) -> None:
-    """`soft_fail` of Airflow's own code looks for AirflowException."""
-    assert all(
-        issubclass(e, AirflowException) for e in (TrainingFailed, WaitTimedOut, ExperimentMissing, ConditionNotMet)
-    )
