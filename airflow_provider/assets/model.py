@@ -46,7 +46,7 @@ class GatedAsset(AssetAlias):
         given = {"metric": metric, "mode": mode, "threshold": threshold, "better_than_last": better_than_last}
         given |= {"min_delta": min_delta, "missing_metric": missing_metric}
         gate = MetricGate.rendered(given, parameter="GatedAsset")
-        super().__init__(name=alias or f"{asset.name}-gated")
+        super().__init__(name=alias or f"{asset.name}-gated-by-{metric}")
         self.asset, self.gate = asset, gate
 
     def __reduce__(self) -> tuple[Any, ...]:

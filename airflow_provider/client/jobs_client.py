@@ -212,11 +212,11 @@ class AsyncJobsClient:
         """Leave the connection pool."""
         await self.close()
 
-    async def close(self) -> None:
-        """Leave the connection pool; its last user closes it."""
+    async def close(self, *, is_broken: bool = False) -> None:
+        """Leave the connection pool; its last user closes it. `is_broken`: whoever connects next gets a new one."""
         pool, self._pool, self._is_closed = self._pool, None, True
         if pool is not None:
-            await release(pool)
+            await release(pool, is_broken=is_broken)
 
     async def version(self) -> ClusterVersion:
         """Ray's version and the session of its head; needs the token too."""

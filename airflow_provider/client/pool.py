@@ -45,12 +45,14 @@ def acquire(endpoint: Endpoint) -> Pool:
     return pool
 
 
-async def release(pool: Pool) -> None:
-    """Give it back; the last user's closes it."""
+async def release(pool: Pool, *, is_broken: bool = False) -> None:
+    """Give it back; the last user's closes it. A broken one is given to nobody any more."""
     pool.num_users -= 1
+    pools = _POOLS.get(asyncio.get_running_loop(), {})
+    # First forgotten, then closed: closing waits, and a new user must not get what is being closed.
+    if (is_broken or pool.num_users == 0) and pools.get(pool.key) is pool:
+        del pools[pool.key]
     if pool.num_users == 0:
-        # First forgotten, then closed: closing waits, and a new user must not get what is being closed.
-        _POOLS.get(asyncio.get_running_loop(), {}).pop(pool.key, None)
         await pool.transport.close()
 
 

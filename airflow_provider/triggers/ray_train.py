@@ -86,6 +86,8 @@ class RayTrainTrigger(BaseTrigger):
         except asyncio.CancelledError:
             waiting.cancel()
             await asyncio.wait([waiting])
+            if not waiting.cancelled():
+                waiting.exception()  # asked for, or asyncio reports it as an error that nobody looked at
             raise
         try:
             event = waiting.result()

@@ -102,13 +102,13 @@ class JobWaiter:
             self._tail = asyncio.create_task(self._stream(self._client))
         return self._client
 
-    async def _disconnect(self) -> None:
+    async def _disconnect(self, *, is_broken: bool = False) -> None:
         if self._tail is not None:
             self._tail.cancel()
             # Not `await self._tail`: what ends the tail must not be taken for what cancels this wait, nor hide it.
             await asyncio.wait([self._tail])
         if self._client is not None:
-            await self._client.close()
+            await self._client.close(is_broken=is_broken)
         self._tail = self._client = None
 
     async def _poll(self) -> WaitOver:
@@ -154,7 +154,7 @@ class JobWaiter:
                 return JobSeen(job.status)
             return JobUnknown((await client.version()).session_name)
         except RayTrainError as error:
-            await self._disconnect()
+            await self._disconnect(is_broken=True)
             return ClusterSilent(error.what)
         except (AirflowRuntimeError, OSError) as error:  # Airflow's own API is away while the connection is read
             await self._disconnect()

@@ -145,8 +145,8 @@ class FakeAsyncJobs:
         while not self.ends_tail or (is_over is not None and not await is_over()):  # noqa: ASYNC110 - asked as in life
             await asyncio.sleep(0)
 
-    async def close(self) -> None:
-        self.is_closed = True
+    async def close(self, *, is_broken: bool = False) -> None:
+        self.is_closed, self.is_broken = True, is_broken
 
     async def __aenter__(self) -> Self:
         return self

@@ -27,7 +27,7 @@ COMMON: dict[str, Any] = {"task_id": "train", "storage_path": "s3://models/churn
 def test_a_copy_keeps_asset_and_gate(copied: Callable[[Any], Any]) -> None:
     again = copied(GATED)
     assert again == GATED
-    assert (again.asset, again.gate, again.name) == (CHURN, GATED.gate, "churn-gated")
+    assert (again.asset, again.gate, again.name) == (CHURN, GATED.gate, "churn-gated-by-val_loss")
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])
@@ -43,7 +43,7 @@ def test_airflow_sees_an_alias_and_the_worker_sees_the_gate(is_mapped: bool) -> 
     stored = list(_get_dag_assets(LazyDeserializedDAG.from_dag(dag), of=object, inlets=False))
     assert [(name, type(o).__name__, o.name) for name, o in stored] == [
         ("train", "SerializedAsset", "churn"),
-        ("train", "SerializedAssetAlias", "churn-gated"),
+        ("train", "SerializedAssetAlias", "churn-gated-by-val_loss"),
     ]
 
 

@@ -75,6 +75,18 @@ async def test_a_client_that_leaves_does_not_close_what_another_one_uses(server:
         await second.version()
 
 
+async def test_whoever_connects_after_a_failure_gets_new_connections() -> None:
+    """Those of a gateway that was replaced may hang for all that share them."""
+    failing, other = acquire(endpoint(token="t")), acquire(endpoint(token="t"))
+    await release(failing, is_broken=True)
+    fresh = acquire(endpoint(token="t"))
+    assert fresh is not failing
+    await release(other, is_broken=True)
+    assert acquire(endpoint(token="t")) is fresh, "a user of the old ones doesn't take the new ones away"
+    for _ in range(2):
+        await release(fresh)
+
+
 def test_each_event_loop_has_its_own(server: FakeJobsServer) -> None:
     """A connection can't be used from another loop than the one that opened it."""
 

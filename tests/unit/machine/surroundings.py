@@ -229,7 +229,7 @@ class AsyncCluster:
     async def stop(self, submission_id: str) -> bool:
         return self._cluster.stop(submission_id)
 
-    async def close(self) -> None:
+    async def close(self, *, is_broken: bool = False) -> None:
         """Nothing to close."""
 
     async def __aenter__(self) -> Self:
