@@ -40,6 +40,8 @@ from tests.support.operator_run import STORAGE, DriverServer, World
 from tests.support.records import outcome
 from tests.support.training_try import Bench
 
+# Hundreds of tasks are a minute's work on a busy machine.
+pytestmark = pytest.mark.timeout(300)
 NUM_TASKS = 300
 
 
