@@ -36,7 +36,7 @@ help:  ## List the targets
 setup: $(STAMP)  ## Create the virtual environment with all that development needs
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v < (3, 14) or sys.exit("Python 3.10 to 3.13 is needed, %s is %d.%d; give another one: make PYTHON=python3.12" % (sys.executable, *v))'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v < (3, 14) or sys.exit("Python 3.10 to 3.13 is needed, %s is %d.%d; give another one: make PYTHON=python3.12 (for what needs Ray: PYTHON=python3.11 EXTRAS=test,lint)" % (sys.executable, *v))'
 	@echo "Installing into $(VENV) ($(EXTRAS)); the first time takes some minutes ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'

@@ -174,7 +174,15 @@ class RestoreProof:
 
 
 def prove_restore(restored: Mapping[str, Any], reported: Mapping[str, Any], *, declared: str | None) -> RestoreProof:
-    """Compare the first report after a restore with the restored checkpoint's metrics."""
+    """Compare the first report after a restore with the restored checkpoint's metrics.
+
+    A declared metric that is in neither is no metric of this training, perhaps misspelt: then the guess holds, as without one.
+    """
+    if declared and declared not in restored and declared not in reported:
+        guess = prove_restore(restored, reported, declared=None)
+        return RestoreProof(
+            guess.proven, f"progress_metric {declared!r} is not reported; {guess.reason}", is_declared=False
+        )
     names = (declared,) if declared else GUESSED_PROGRESS
     for name in names:
         before, after = _finite(restored.get(name)), _finite(reported.get(name))

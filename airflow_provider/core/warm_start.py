@@ -321,7 +321,7 @@ def conclude_warm_start(looks: Sequence[Look], *, what: str, missing: str) -> Wa
     raise NoParentCheckpoint(
         f"There is no checkpoint to warm start from: {what}",
         known=f"{known}; missing='fail' forbids to begin from the start; nothing was submitted",
-        change="name another parent, bring its objects back, or set missing='fresh'",
+        change="name another parent, bring its objects back, or write WarmStart(source=..., missing='fresh')",
     )
 
 

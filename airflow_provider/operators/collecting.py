@@ -223,6 +223,21 @@ class Published:
     new_checkpoints: int
     summary: str
 
+    @property
+    def warning(self) -> str | None:
+        """What a person should look at although the training succeeded."""
+        if self.new_checkpoints:
+            return None
+        parent = self.result.get("warm_started_from")
+        why = (
+            f"; it began from {parent}: a loop that counts on from its parent's epoch finds them all done"
+            if parent
+            else ""
+        )
+        return (
+            f"the training succeeded without a new checkpoint{why} (require_new_checkpoint=True makes that a failure)"
+        )
+
 
 def project_results(facts: ExperimentFacts) -> Published:
     """The two XCom values. New are the commits since the last success of the newest attempt's generation before it."""

@@ -106,6 +106,8 @@ def _check_types(operator: RayTrainOperator) -> None:
         # The names of a union's arms say nothing to a reader.
         path = ".".join(shown_part(p) for p in first["loc"][:2] if not str(p).startswith(("constrained-", "dict[")))
         change = "see RayTrainOperator's docstring for the type"
+        if path in ("train_loop", "trainer", "datasets") and callable(values[path]):
+            change = "pass its import path on the cluster, 'package.module:function', or use @task.ray_train"
         raise InvalidConfig(f"{path} is not valid: {first['msg']}", change=change) from None
 
 
@@ -156,7 +158,7 @@ def _training_kind(operator: RayTrainOperator) -> TrainingKind:
         raise InvalidConfig(
             "Exactly one of train_loop, trainer and entrypoint says what to train",
             known=f"given: {', '.join(k.value for k in given) or 'none'}",
-            change="keep one of the three",
+            change="keep one of the three" if given else "pass one of the three",
         )
     return given[0]
 

@@ -45,10 +45,20 @@ class RayTrainOperator(BaseOperator):
     :param conn_id: Airflow connection of type `ray`: the dashboard's address and token.
     :param aws_conn_id: Airflow AWS connection for the bucket; None takes boto3's default chain.
     :param experiment_name: folder below `storage_path`; default: unique per DAG, run, task and map index.
+    :param train_loop: import path `package.module:function` of a training loop.
+    :param trainer: import path of a factory of any Ray Train trainer.
+    :param entrypoint: a command, such as `python train.py`.
     :param train_loop_config: passed to the training loop; must be JSON.
     :param datasets: import path of a factory `() -> dict[str, ray.data.Dataset]`, called on each attempt.
     :param working_dir: the author's code, relative to the DAG file; honours .gitignore and .rayignore.
     :param runtime_env: Ray's runtime environment (pip, env_vars, ...). Its env_vars are readable on the dashboard.
+    :param scaling_config: `ScalingConfig` of `airflow_provider.core.spec`, or a dict: workers and what each takes.
+    :param failure_config: `FailureConfig` of the same module: what Ray and the driver recover from, and how often.
+    :param checkpoint_config: `CheckpointConfig` of the same module: which checkpoints Ray keeps.
+    :param storage_config: `StorageConfig` of the same module: how the cluster reaches the bucket; it uses an S3 identity
+        of its own.
+    :param entrypoint_num_cpus: CPUs that Ray sets aside for the job's driver; likewise `entrypoint_num_gpus` and
+        `entrypoint_resources`.
     :param restore: `latest`, `best` or `{"mode": ..., "metric": ..., "order": ..., "checkpoint": ...}`.
     :param on_corrupt: `rollback` to the newest checkpoint that verifies, or `fail`.
     :param warm_start: where a new experiment begins: URI of a checkpoint or experiment, an XCom or asset event that names

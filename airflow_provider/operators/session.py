@@ -342,6 +342,8 @@ class TrainingSession:
         self.attempt.confirm()
         self.publication.lineage(published.lineage_xcom)
         self.operator.log.info("%s finished: %s", ended.ref, published.summary)
+        if published.warning:
+            self.operator.log.warning(published.warning)
         events = emit(self.operator.outlets, model, context=self.context, log=self.operator.log)
         return bounded_result({**published.result, "published": events})
 

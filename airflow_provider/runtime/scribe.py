@@ -48,6 +48,7 @@ class Scribe:
         self.recorder = Recorder(store, spec.ref)
         self.progress = Progress(phase=Phase.STARTING, phase_since=utc_now())
         self.proof: RestoreProof | None = None
+        self._is_warned = False
         self.train_run_id = ""
         self.last_failure: Failure | None = None
         self.on_fatal: Callable[[Failure], None] = lambda _failure: None
@@ -205,6 +206,7 @@ class Scribe:
             self._base = event.metrics
             where = f"{shown_metrics(event.metrics)} ({event.checkpoint})"
             say(f"checkpoint {self.progress.num_commits} committed: {where}")
+            self._warn_of_unreported(event.metrics)
         elif isinstance(event, FailureEvent):
             self.last_failure = event.failure
             say(f"failure: {event.failure.reason} [{event.failure.kind.value}]; {event.decision}")
@@ -214,6 +216,16 @@ class Scribe:
             self.train_run_id = event.train_run_id
         elif self._base is not None:  # a ReportEvent
             self._prove(prove_restore(self._base, event.metrics, declared=self.spec.training.progress_metric))
+
+    def _warn_of_unreported(self, metrics: Mapping[str, Any]) -> None:
+        """A misspelt progress metric must not switch the proof of a restore off in silence."""
+        declared = self.spec.training.progress_metric
+        if declared and declared not in metrics and not self._is_warned:
+            self._is_warned = True
+            known = ", ".join(sorted(map(str, metrics))[:10]) or "nothing"
+            say(
+                f"warning: progress_metric {declared!r} is not reported with this checkpoint, so no restore is proven by it; reported: {known}"
+            )
 
     def _prove(self, proof: RestoreProof) -> None:
         if self.proof is None or self.proof.proven != "no":

@@ -90,7 +90,7 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        message = f"{name} is not installed beside {sys.executable}; run `make setup`"
+        message = f"{name} is not installed beside {sys.executable}; run `make clean setup`, with PYTHON=... also EXTRAS=test,lint"
         raise StackError(message)
     return found
 

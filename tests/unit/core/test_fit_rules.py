@@ -129,6 +129,14 @@ def test_proof_of_a_restore(before: dict, after: dict, declared: str | None, pro
     assert proof.is_declared is (declared is not None)
 
 
+def test_a_misspelt_progress_metric_leaves_the_guess() -> None:
+    """Worse than none: it switched the proof off without a word."""
+    proof = prove_restore({"epoch": 5}, {"epoch": 0}, declared="epoche")
+    assert (proof.proven, proof.is_declared, proof.outcome) == ("no", False, "unknown")
+    assert "'epoche' is not reported" in proof.reason
+    assert "epoch fell from 5" in proof.reason
+
+
 SUSPICION = Suspicion("c5", user())
 
 

@@ -78,6 +78,17 @@ def test_a_success_without_a_checkpoint_is_refused_where_one_was_required(world:
     assert (collected(world).accepted, collected(world).refused_because) == (False, failure.reason)
 
 
+def test_a_success_without_a_checkpoint_is_warned_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a loop that counts on from its parent's epoch and finds all of them done."""
+    trigger = world.defer()
+    world.succeed(trigger, num_checkpoints=0)
+    operator = world.operator()
+    said: list[str] = []
+    monkeypatch.setattr(operator.log, "warning", said.append)
+    assert world.resume(trigger, operator=operator)["new_checkpoints"] == 0
+    assert [text for text in said if "succeeded without a new checkpoint" in text], said
+
+
 def test_what_was_refused_stays_refused_for_the_next_try_and_for_the_same_event_again(world: World) -> None:
     trigger = world.defer()
     world.succeed(trigger, num_checkpoints=0)

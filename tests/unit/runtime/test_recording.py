@@ -15,7 +15,7 @@ from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSp
 from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.records import AttemptRef, Phase, RecordSegment
 from airflow_provider.runtime import recorder as recording
-from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent
+from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent, append_event
 from airflow_provider.runtime.progress import Progress
 from airflow_provider.runtime.recorder import Recorder, complete_quietly
 from airflow_provider.runtime.scribe import Scribe
@@ -185,3 +185,19 @@ def test_nodes_that_the_cluster_does_not_have_are_told_once_for_each_wait(
             if thread.name == "scribe-wait":
                 thread.join(10)
     assert capsys.readouterr().out.splitlines() == ["[ray-train] WARNING: it has no GPU"] * 2
+
+
+def test_a_progress_metric_that_is_not_reported_is_said_once(
+    store: ExperimentStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Misspelt, it would switch the proof of a restore off in silence."""
+    training = TrainingSpec(kind=TrainingKind.TRAIN_LOOP, target="m:f", progress_metric="epoche")
+    spec = JobSpec(experiment_uri=str(tmp_path), ref=REF, k=1, submission_id="s", training=training)
+    events = tmp_path / "events.jsonl"
+    for i in (1, 2):
+        append_event(str(events), commit(store, i))
+    scribe = Scribe(store, spec, run_uid="u", events_path=str(events))
+    scribe.settle()
+    said = capsys.readouterr().out
+    assert said.count("progress_metric 'epoche' is not reported with this checkpoint") == 1
+    assert "reported: epoch" in said
