@@ -150,7 +150,7 @@ def _accepted(request: JobRequest, answer: SubmitAccepted, *, num_posts: int) ->
         submission_id=request.submission_id,
         origin=SubmitOrigin.POSTED,
         num_posts=num_posts,
-        reason=f"submitted {request.submission_id} with POST {num_posts}",
+        reason=f"submitted {request.submission_id}" + (f" with POST {num_posts}" if num_posts > 1 else ""),
     )
 
 

@@ -224,6 +224,8 @@ def conclude(
             f"All {known} committed checkpoints are in quarantine",
             change="release one, or start again with on_clear='fresh'",
         )
+    if not attempts:
+        return RestorePoint(None, "from the start: there is no earlier attempt")
     return RestorePoint(None, f"from the start: no committed checkpoint in {len(attempts)} earlier attempts")
 
 

@@ -58,7 +58,7 @@ def test_nothing_there_starts_from_scratch_with_an_empty_manifest(store: Experim
     found = resolved(store)
     assert found.checkpoint is None
     assert found.manifest == Manifest()
-    assert "0 earlier attempts" in found.point.reason
+    assert found.point.reason == "from the start: there is no earlier attempt"
 
 
 def test_newest_commit_over_attempts(store: ExperimentStore) -> None:
