@@ -28,7 +28,7 @@ SEED ?= 0
 # Older releases of Ray that `make rays` puts on the cluster.
 RAYS ?= 2.51.0 2.54.0
 
-.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays demo stack build clean
+.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays demo stack docs build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -92,6 +92,19 @@ stops: setup  ## Kill, clear, time-out and eviction, every row, on the real stac
 
 stack: setup  ## Keep Airflow, Ray and S3 up to try a DAG of your own (DAGS=folder)
 	@$(BIN)/python -m tests.stack $(if $(DAGS),--dags $(DAGS))
+
+# The reference is written from the code before; the pages' code and names are checked by the same tests as in `make test`.
+docs: setup .venv-docs/.installed  ## The documentation site, into .make/site: strict build, code blocks executed
+	@$(BIN)/python -m tests.site
+	$(BIN)/python -m pytest tests/unit/test_docs.py tests/unit/test_docs_code.py tests/unit/test_docs_reference.py tests/unit/sensors/test_sensor_page.py -q
+	.venv-docs/bin/python -m mkdocs build --strict --quiet
+	@echo "open .make/site/index.html"
+
+# mkdocs and its theme by the ranges of the `docs` extra, without the provider and Airflow.
+.venv-docs/.installed: pyproject.toml constraints.txt
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt $$($(BIN)/python -m tests.site --requirements)
+	@touch $@
 
 build: setup  ## Build the distribution into dist/
 	$(BIN)/python -m build --outdir dist

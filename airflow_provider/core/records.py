@@ -115,12 +115,15 @@ class RestorePolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     mode: Literal["latest", "best", "explicit"] = "latest"
+    """The newest checkpoint that verifies, the best one by `metric`, or the one that `checkpoint` names."""
     metric: Id | None = None
     """Metric for `best`."""
     order: Literal["max", "min"] = "max"
+    """Whether more or less of the metric is better."""
     checkpoint: Id | None = None
     """Name relative to the generation folder (`attempts/000001/checkpoint_...`) for `explicit`."""
     on_corrupt: Literal["rollback", "fail"] = "rollback"
+    """The operator's parameter of that name."""
 
 
 def _known_fields(value: object) -> object:

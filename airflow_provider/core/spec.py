@@ -132,12 +132,15 @@ class ScalingConfig(Config):
     num_workers: Templated[Count] | tuple[Templated[Count], Templated[Count]] = 1
     """Workers, or `(min, max)` for an elastic run (Ray 2.60 and later)."""
     use_gpu: Templated[bool] = False
+    """Whether each worker gets a GPU."""
     resources_per_worker: Templated[dict[str, Templated[Quantity]]] | None = None
     """For example `{"CPU": 4, "GPU": 1}`; Ray's default is 1 CPU, or 1 GPU with `use_gpu`."""
     placement_strategy: Templated[str] = "PACK"
+    """Ray's placement group strategy: `PACK`, `SPREAD`, `STRICT_PACK`, `STRICT_SPREAD`."""
     elastic_resize_monitor_interval_s: Templated[float] = 60.0
     """Seconds between two looks whether an elastic run can grow."""
     accelerator_type: Templated[str] | None = None
+    """Ray's name of the accelerator that workers need, for example `A100`."""
 
     def check_whole(self) -> None:
         """Counts from 1, elastic ones in order, resources that Ray accepts."""
@@ -196,8 +199,11 @@ class CheckpointConfig(Config):
     """Which checkpoints Ray keeps. Names and meanings are Ray's."""
 
     num_to_keep: Templated[Annotated[Count, Field(ge=1)]] | None = None
+    """How many committed checkpoints stay; the default keeps all."""
     checkpoint_score_attribute: Templated[str] | None = None
+    """Metric that says which checkpoint is best; without it there is no best one, and the oldest goes first."""
     checkpoint_score_order: Templated[str] = "max"
+    """`max` or `min`: whether more or less of that metric is better."""
 
     def check_whole(self) -> None:
         """Words that Ray takes."""
@@ -214,6 +220,7 @@ class StorageConfig(Config):
     endpoint_url: Templated[str] | None = None
     """For example `http://seaweedfs.storage:8333`, where the cluster needs another address than Airflow."""
     region: Templated[str] | None = None
+    """The bucket's region."""
     force_virtual_addressing: Templated[bool] = False
     """Bucket in the host name instead of the path (pyarrow's option of that name)."""
 

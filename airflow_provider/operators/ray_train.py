@@ -57,8 +57,6 @@ class RayTrainOperator(BaseOperator):
     :param checkpoint_config: `CheckpointConfig` of the same module: which checkpoints Ray keeps.
     :param storage_config: `StorageConfig` of the same module: how the cluster reaches the bucket; it uses an S3 identity
         of its own.
-    :param entrypoint_num_cpus: CPUs that Ray sets aside for the job's driver; likewise `entrypoint_num_gpus` and
-        `entrypoint_resources`.
     :param restore: `latest`, `best` or `{"mode": ..., "metric": ..., "order": ..., "checkpoint": ...}`.
     :param on_corrupt: `rollback` to the newest checkpoint that verifies, or `fail`.
     :param warm_start: where a new experiment begins: URI of a checkpoint or experiment, an XCom or asset event that names
@@ -76,9 +74,14 @@ class RayTrainOperator(BaseOperator):
     :param poll_interval_s: seconds between two looks at the job.
     :param stream_logs: copy the job's log into the task log.
     :param stop_on_kill: stop the job when a person marks or clears the task (an eviction never does).
+    :param entrypoint_num_cpus: CPUs that Ray reserves for the driver; default: none, so it runs on the head node.
+    :param entrypoint_num_gpus: GPUs that Ray reserves for the driver.
+    :param entrypoint_resources: custom resources that Ray reserves for the driver, for example to place it.
     :param train_version: `v2`, or `v1` for the older `TorchTrainer.restore`.
     :param python: interpreter of the driver on the cluster.
     :param deferrable: wait in the triggerer (default) or block a worker.
+    :param retries: Airflow's, with a default of 3: each retry attaches or restores.
+    :param retry_policy: default: retries by failure kind; `RayTrainRetryPolicy(inner=...)` adds your own for other exceptions.
     """
 
     template_fields = (

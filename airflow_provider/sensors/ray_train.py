@@ -59,6 +59,8 @@ class RayTrainSensor(BaseSensorOperator):
     :param unreachable_timeout_s: how long the store may fail to answer in a row; a refusal ends the wait at once.
     :param aws_conn_id: Airflow AWS connection for the bucket; None takes boto3's default chain.
     :param deferrable: wait in the triggerer (default) or block a worker.
+    :param retries: Airflow's, with a default of 3.
+    :param retry_policy: default: retries by failure kind, as RayTrainOperator's.
     """
 
     template_fields = (
