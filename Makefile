@@ -96,7 +96,7 @@ stack: setup  ## Keep Airflow, Ray and S3 up to try a DAG of your own (DAGS=fold
 # The reference is written from the code before; the pages' code and names are checked by the same tests as in `make test`.
 docs: setup .venv-docs/.installed  ## The documentation site, into .make/site: strict build, code blocks executed
 	@$(BIN)/python -m tests.site
-	$(BIN)/python -m pytest tests/unit/test_docs.py tests/unit/test_docs_code.py tests/unit/test_docs_reference.py tests/unit/test_docs_messages.py tests/unit/sensors/test_sensor_page.py -q
+	$(BIN)/python -m pytest tests/unit/test_docs.py tests/unit/test_docs_code.py tests/unit/test_docs_reference.py tests/unit/test_docs_messages.py tests/unit/test_docs_site.py tests/unit/sensors/test_sensor_page.py -q
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
 	@echo "open .make/site/index.html"
 

@@ -1,0 +1,47 @@
+"""What the site adds to the pages, and that the drawn state machine has the code's states and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast, get_args
+
+from airflow_provider.core.decision import Decision
+from airflow_provider.core.lineage import CheckpointState
+from airflow_provider.core.records import OutcomeState
+from tests.site.pages import named_pages, on_config, outside_links
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DRAWN = re.findall(r"```mermaid\n(.*?)```", (DOCS / "concepts" / "state-machine.md").read_text(), re.DOTALL)
+
+
+def test_links_that_leave_the_docs_are_found_from_any_folder() -> None:
+    text = "[a](../../dags/x.py) [b](../assets.md#x) [c](https://example.org/x.py) [d](other.md)"
+    assert outside_links(text, page="guides/retries.md") == {"../../dags/x.py": "dags/x.py"}
+    assert outside_links("[a](../dags/x.py)", page="assets.md") == {"../dags/x.py": "dags/x.py"}
+    assert outside_links("[a](../../../etc/passwd)", page="guides/retries.md") == {}
+
+
+def test_a_page_that_the_navigation_forgets_is_added(tmp_path: Path) -> None:
+    for name in ("index.md", "new.md"):
+        (tmp_path / name).write_text("# A page")
+    config = cast("Any", SimpleNamespace(docs_dir=str(tmp_path), nav=[{"Home": "index.md"}, {"More pages": []}]))
+    assert named_pages(config.nav) == {"index.md"}
+    assert on_config(config).nav == [{"Home": "index.md"}, {"More pages": []}, {"More": ["new.md"]}]
+    assert named_pages(config.nav) == {"index.md", "new.md"}
+
+
+def test_each_decision_is_drawn() -> None:
+    boxes = set(re.findall(r"\b([A-Z]\w+)\[", DRAWN[0]))
+    assert boxes == {decision.__name__ for decision in get_args(Decision)}
+
+
+def test_each_outcome_of_an_attempt_is_drawn() -> None:
+    states = set(re.findall(r"--> (\w+):", DRAWN[1]))
+    outcomes = {state.value for state in OutcomeState}
+    assert states - {"claimed", "submitted", "training", "lost", "accepted", "refused"} == outcomes
+
+
+def test_each_state_of_a_checkpoint_is_drawn() -> None:
+    assert set(re.findall(r"--> (\w+):", DRAWN[2])) - {"uploaded"} == set(get_args(CheckpointState))
