@@ -7,9 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
+from airflow.sdk import Connection
+
+from airflow_provider.client.address import ClusterAddress
 from airflow_provider.core.decision import Decision
 from airflow_provider.core.lineage import CheckpointState
 from airflow_provider.core.records import OutcomeState
+from airflow_provider.hooks.ray import read_connection
 from tests.site.pages import named_pages, on_config, outside_links
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -30,6 +34,33 @@ def test_a_page_that_the_navigation_forgets_is_added(tmp_path: Path) -> None:
     assert named_pages(config.nav) == {"index.md"}
     assert on_config(config).nav == [{"Home": "index.md"}, {"More pages": []}, {"More": ["new.md"]}]
     assert named_pages(config.nav) == {"index.md", "new.md"}
+
+
+def test_connections_that_are_given_as_json_can_be_read() -> None:
+    page = (DOCS / "getting-started" / "existing-cluster.md").read_text()
+    ray, aws = (
+        Connection.from_json(text) for text in re.findall(r"^export AIRFLOW_CONN_\w+='(.*)'$", page, re.MULTILINE)
+    )
+    address, credentials = read_connection(ray, extra=ray.extra_dejson)
+    assert str(address) == "https://gateway.example/ray/team-a"
+    assert credentials.headers() == {"Authorization": "Bearer the-token"}
+    assert aws.conn_type == "aws"
+    assert aws.extra_dejson["endpoint_url"] == "http://s3.storage:8333"
+
+
+def test_addresses_mean_what_the_page_says() -> None:
+    page = (DOCS / "getting-started" / "existing-cluster.md").read_text()
+    rows = re.findall(
+        r"^\| `([\w.:/-]+)` \| (https?, port \d+|as it says|https with a path prefix[^|]*) \|$", page, re.MULTILINE
+    )
+    found = {text: ClusterAddress.parse(text) for text, _ in rows}
+    assert len(found) == 4
+    assert [a.http("/api") for a in found.values()] == [
+        "http://10.0.0.5:8265/api",
+        "http://10.0.0.5:8265/api",
+        "https://gateway.example/api",
+        "https://gateway.example/ray/team-a/api",
+    ]
 
 
 def test_each_decision_is_drawn() -> None:
