@@ -74,8 +74,13 @@ def strike(target: Target, run: TrainingRun) -> Struck:
 
 
 def freeze(target: Target, run: TrainingRun) -> Struck:
-    """SIGSTOP, as a machine that stands still; `recover` lets it go on with what it was doing."""
+    """SIGSTOP, as a machine that stands still; `recover` lets it go on with what it was doing.
+
+    An Airflow worker with its supervisor: alone, that one would go on to tell Airflow that the task is well.
+    """
     found = _job_processes(run) if target is Target.DRIVER else _processes(target, run)
+    if target is Target.AIRFLOW_WORKER:
+        found = [*_processes(Target.SUPERVISOR, run), *found]
     _signal(found, signal.SIGSTOP)
 
     def thaw() -> None:

@@ -111,6 +111,7 @@ def test_a_killed_driver_is_restored_by_the_retry_bit_for_bit(start: Start, unha
     assert is_bit_equal(weights(run), weights(unharmed))
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("C26")
 def test_a_replaced_cluster_is_noticed_and_the_retry_restores(start: Start, unharmed: TrainingRun) -> None:
     run = start("train_deferred", epochs=6, epoch_seconds=1)

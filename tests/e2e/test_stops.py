@@ -36,7 +36,8 @@ def overdue(stack: Stack, airflow: AirflowClient) -> dict[str, TrainingRun]:
 
 
 @pytest.mark.usefixtures("overdue")
-@pytest.mark.parametrize("dag_id", ["idle_deferred", pytest.param("idle_blocking", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dag_id", ["idle_deferred", "idle_blocking"])
 def test_a_clear_stops_the_job_and_restores_and_a_clear_of_a_success_trains_anew(
     start: Start, gate: Path, dag_id: str
 ) -> None:

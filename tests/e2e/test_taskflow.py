@@ -58,6 +58,7 @@ def test_the_next_task_compares_what_the_trainings_returned(sweep: list[Training
     assert best["uri"] in [found["uri"] for found in every]
 
 
+@pytest.mark.slow
 def test_clearing_one_index_trains_it_again_and_touches_no_other(
     sweep: list[TrainingRun], airflow: AirflowClient
 ) -> None:

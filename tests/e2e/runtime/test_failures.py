@@ -66,6 +66,7 @@ def test_error_of_the_code_releases_the_checkpoint(experiment: Experiment) -> No
     assert outcome["latest_checkpoint"] == experiment.committed(1)[-1]
 
 
+@pytest.mark.slow
 def test_ray_without_the_seams_trains_unfenced_and_says_so(experiment: Experiment, healthy: Experiment) -> None:
     """The self-check fails: Ray's plain run directory, a warning, the same restore."""
     # The check pickles a run config with this package; Ray brings its own.

@@ -56,6 +56,7 @@ def phase(experiment: Experiment) -> str:
     return str(experiment.json(layout.alive(1, 1))["phase"])
 
 
+@pytest.mark.slow
 def test_lost_node_is_waited_for_and_training_goes_on_in_the_same_job(
     experiment: Experiment, cluster: RayCluster, healthy: Experiment
 ) -> None:
