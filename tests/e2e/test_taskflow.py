@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.e2e.test_operator import LIMIT_S, wait_for_commits, wait_for_end
+from tests.e2e.test_operator import LIMIT_S, wait_for_commits
 from tests.stack.airflow_client import AirflowClient
 from tests.stack.services import Stack
 from tests.support.training_run import TrainingRun, driver_processes, kill
@@ -29,47 +30,57 @@ def sweep(stack: Stack, airflow: AirflowClient) -> list[TrainingRun]:
     return runs
 
 
+@dataclass(frozen=True)
+class Ended:
+    """One training as it was when the whole DAG run had ended, before any test cleared it."""
+
+    run: TrainingRun
+    task: dict[str, Any]
+    result: Any
+    lineage: Any
+
+
+@pytest.fixture(scope="module")
+def ended(sweep: list[TrainingRun], airflow: AirflowClient) -> list[Ended]:
+    """Both trainings at their end."""
+    assert airflow.wait_for_dag_run(DAG_ID, sweep[0].run_id, timeout_s=LIMIT_S) == "success"
+    return [Ended(run, run.task(), run.xcom(), run.lineage()) for run in sweep]
+
+
 def owners_and_claims(run: TrainingRun) -> tuple[Any, Any]:
     """What changes in an experiment when a try touches it."""
     return run.lineage().tries, run.lineage().attempts
 
 
-def test_each_index_trains_with_its_argument_and_its_retry_restores(sweep: list[TrainingRun]) -> None:
-    for run, rate in zip(sweep, RATES, strict=True):
-        assert wait_for_end(run)["state"] == "success"
-        assert (run.task()["try_number"], run.task()["max_tries"]) == (2, 3)
-        result, lineage = run.xcom(), run.lineage()
+def test_each_index_trains_with_its_argument_and_its_retry_restores(ended: list[Ended]) -> None:
+    for one, rate in zip(ended, RATES, strict=True):
+        task, result, lineage = one.task, one.result, one.lineage
+        assert (task["state"], task["try_number"], task["max_tries"]) == ("success", 2, 3)
         assert [a.state for a in lineage.attempts] == ["failed", "success"]
         assert lineage.attempts[1].restored_from is not None
         assert result["restore_proven"] == "yes"
         epochs = [c.metrics["epoch"] for c in lineage.checkpoints if c.state != "uncommitted"]
         assert epochs == list(range(EPOCHS)), "none was trained twice"
         assert {c.metrics["lr"] for c in lineage.checkpoints if "lr" in c.metrics} == {rate}
-    one, other = (run.xcom()["experiment"] for run in sweep)
-    assert one != other
+    assert ended[0].result["experiment"] != ended[1].result["experiment"]
 
 
-def test_the_next_task_compares_what_the_trainings_returned(sweep: list[TrainingRun], airflow: AirflowClient) -> None:
-    run_id = sweep[0].run_id
-    assert airflow.wait_for_dag_run(DAG_ID, run_id, timeout_s=LIMIT_S) == "success"
-    best = airflow.xcom(DAG_ID, run_id, "pick_best")
-    every = [run.xcom()["best_checkpoint"] for run in sweep]
+def test_the_next_task_compares_what_the_trainings_returned(ended: list[Ended], airflow: AirflowClient) -> None:
+    best = airflow.xcom(DAG_ID, ended[0].run.run_id, "pick_best")
+    every = [one.result["best_checkpoint"] for one in ended]
     assert best["accuracy"] == max(found["metrics"]["accuracy"] for found in every)
     assert best["uri"] in [found["uri"] for found in every]
 
 
 @pytest.mark.slow
-def test_clearing_one_index_trains_it_again_and_touches_no_other(
-    sweep: list[TrainingRun], airflow: AirflowClient
-) -> None:
-    touched, untouched = sweep
+def test_clearing_one_index_trains_it_again_and_touches_no_other(ended: list[Ended], airflow: AirflowClient) -> None:
+    touched, untouched = (one.run for one in ended)
     before = owners_and_claims(untouched)
-    airflow.wait_for_dag_run(DAG_ID, touched.run_id, timeout_s=LIMIT_S)
     body = {"dry_run": False, "dag_run_id": touched.run_id, "only_failed": False, "task_ids": [["train", 0]]}
     cleared = airflow.request("POST", f"/dags/{DAG_ID}/clearTaskInstances", json=body)["task_instances"]
     assert [one["map_index"] for one in cleared] == [0]
-    ended = airflow.wait_for_task(*touched.key, map_index=0, try_number=3, timeout_s=LIMIT_S)
-    assert ended["state"] == "success"
+    again = airflow.wait_for_task(*touched.key, map_index=0, try_number=3, timeout_s=LIMIT_S)
+    assert again["state"] == "success"
     assert [str(a.ref) for a in touched.lineage().attempts] == ["g1/a1", "g1/a2", "g2/a1"], "fresh after a success"
     assert touched.xcom()["new_checkpoints"] == EPOCHS
     assert owners_and_claims(untouched) == before
