@@ -35,8 +35,8 @@ from airflow_provider.client import (
     package_files,
 )
 from airflow_provider.core.errors import ClusterAuthFailed, ForeignJob
+from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.stack.ray_cluster import RayCluster
-from tests.support.fake_jobs_server import FakeJobsServer
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -19,8 +19,8 @@ from airflow_provider.core.errors import (
 from airflow_provider.storage.local import LocalObjectStore
 from airflow_provider.storage.object_store import ObjectStore
 from airflow_provider.storage.s3 import S3ObjectStore
+from airflow_provider.testing.memory_store import MemoryBucket
 from tests.stack.s3 import S3Server
-from tests.support.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,8 +50,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty place of each kind."""
     if request.param == "memory":
-        memory = MemoryStore()
-        return Place(memory, memory.put_raw, lambda _: MemoryStore(), 20)
+        bucket = MemoryBucket()
+        memory = bucket.at("s3://models/resnet")
+        return Place(memory, memory.put_raw, lambda suffix: bucket.at(f"s3://models/resnet{suffix}"), 20)
     if request.param == "local":
         return _local(tmp_path)
     return _s3(request.getfixturevalue("server"))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from aiohttp import web
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider.core import layout
@@ -30,19 +29,7 @@ from tests.support.training_try import Bench
 STORAGE = "/shared/models"
 
 
-class DriverServer(FakeJobsServer):
-    """Runs `driver` for each job that is posted, in place of a cluster."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.driver: Callable[[FakeJob], None] = lambda _: None
-
-    async def _submit(self, request: web.Request) -> web.Response:
-        known = set(self.jobs)
-        response = await super()._submit(request)
-        for name in set(self.jobs) - known:
-            self.driver(self.jobs[name])
-        return response
+DriverServer = FakeJobsServer
 
 
 @dataclass
