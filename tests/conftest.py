@@ -23,3 +23,5 @@ os.environ |= {
     "RAY_AUTH_MODE": "token",  # Ray's own default hangs on a file in the home
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+
+pytest_plugins = ["airflow_provider.testing.plugin"]

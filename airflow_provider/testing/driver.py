@@ -1,0 +1,219 @@
+"""What a training leaves in the bucket, without a training: the records of a driver, written as an outcome says.
+
+The restore point of a later attempt comes from the provider's own rules, on the records that the attempts before it left.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.core import layout
+from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.job import EXIT_CANCELLED, JOB_SPEC_FILE, JobSpec
+from airflow_provider.core.manifest import Manifest, ManifestEntry, best_name
+from airflow_provider.core.records import (
+    AliveRecord,
+    AttemptRef,
+    CheckpointEntry,
+    CheckpointFile,
+    OutcomeRecord,
+    OutcomeState,
+    Phase,
+    RecordSegment,
+    RestoredRecord,
+)
+from airflow_provider.storage.experiment_records import ExperimentRecords
+from airflow_provider.storage.restore_scan import read_manifest, scan_restore_point
+from airflow_provider.testing.outcomes import DriverLost, FailsWith, NeverEnds, Outcome, Succeeds, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.core.restore import RestorePoint
+    from airflow_provider.testing.clock import SkippingClock
+    from airflow_provider.testing.jobs_api_parts import FakeJob
+    from airflow_provider.testing.memory_store import MemoryBucket
+
+RAY_VERSION = "2.60.0"
+WEIGHTS = b"weights of a test"
+_DIED = "The job supervisor actor died unexpectedly: its node was terminated (a test says so)."
+
+
+def spec_in(packages: Mapping[str, bytes], runtime_env: Mapping[str, Any]) -> JobSpec:
+    """The job's document, from the package that the cluster was given."""
+    (uri,) = runtime_env["py_modules"]
+    with zipfile.ZipFile(io.BytesIO(packages[uri])) as package:
+        (name,) = [name for name in package.namelist() if name.endswith(f"/{JOB_SPEC_FILE}")]
+        return JobSpec.model_validate_json(package.read(name), context={"rendered": True})
+
+
+@dataclass
+class FakeDriver:
+    """The driver of one job: its attempt begins when the job is posted."""
+
+    job: FakeJob
+    spec: JobSpec
+    bucket: MemoryBucket
+    clock: SkippingClock
+    then: Outcome | None = None
+    """What follows once the cluster can be reached again."""
+    is_alive: bool = False
+    is_shown: bool = False
+    """Whether a test's run has taken it."""
+    manifest: Manifest = field(default_factory=Manifest)
+    _num_segments: int = 0
+
+    def __post_init__(self) -> None:
+        """Open the experiment."""
+        self.records = ExperimentRecords(self.bucket.at(self.spec.experiment_uri))
+        self.rank = self.spec.ref.rank
+
+    def begin(self) -> None:
+        """Restore as the provider's rules say, and give a sign of life."""
+        point = scan_restore_point(self.records, ref=self.spec.ref, policy=self.spec.restore)
+        self.manifest = self._manifest_at(point)
+        warm = self.spec.warm_start.parent if self.spec.warm_start else None
+        is_own = point is not None and point.candidate is not None
+        self._put(
+            layout.restored(*self.rank),
+            RestoredRecord(
+                checkpoint=point.candidate.name if point and point.candidate else None,
+                warm_started_from=warm.uri if warm and not is_own else None,
+                from_attempt=self.spec.ref.attempt - 1 if is_own else None,
+                reason=point.reason if point else "the first attempt of the generation",
+                metrics=dict(point.candidate.metrics) if point and point.candidate else {},
+                skipped=point.skipped if point else (),
+                created_at=self.clock.now(),
+            ),
+        )
+        self.job.status, self.is_alive = "RUNNING", True
+        self.sign()
+
+    def play(self, outcome: Outcome) -> None:
+        """Commit what the outcome reports, then end as it says, or go on."""
+        for metrics in outcome.reports:
+            self._commit(metrics)
+        match outcome:
+            case NeverEnds():
+                return
+            case Unreachable():
+                self.is_alive, self.then = False, outcome.then
+            case DriverLost():
+                self._end("FAILED", message=_DIED, error_type="JOB_SUPERVISOR_ACTOR_DIED")
+            case FailsWith():
+                self._conclude(OutcomeState.FAILED, outcome.failure, exit_code=1)
+            case _:
+                proven = outcome.restore_proven if isinstance(outcome, Succeeds) else "unknown"
+                self._conclude(OutcomeState.SUCCESS, proven=proven)
+
+    def tick(self) -> None:
+        """Some time has passed: a sign of life, or the end at the deadline, as a driver does by itself."""
+        if not self.is_alive:
+            return
+        deadline = self.spec.deadline
+        if self.job.status != "RUNNING":
+            self.is_alive = False  # stopped
+        elif deadline is not None and self.clock.now() >= deadline:
+            passed = Failure(kind=FailureKind.TIMEOUT, reason=f"the deadline {deadline:%Y-%m-%d %H:%M:%S} UTC passed")
+            self._conclude(OutcomeState.CANCELLED, passed, exit_code=EXIT_CANCELLED)
+        else:
+            self.sign()
+
+    def reach_again(self) -> None:
+        """The cluster answers once more: what follows an outage follows now."""
+        if self.then is not None:
+            then, self.then, self.is_alive = self.then, None, True
+            self.play(then)
+
+    def sign(self) -> None:
+        """Give a sign of life."""
+        now = self.clock.now()
+        alive = AliveRecord(
+            run_uid=f"test-{self.spec.submission_id}"[:100],
+            phase=Phase.TRAINING,
+            phase_since=now,
+            num_commits=len(self._own),
+            last_checkpoint=self.manifest.latest.name if self.manifest.latest else None,
+            written_at=now,
+        )
+        self._put(layout.alive(*self.rank), alive)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _own(self) -> list[str]:
+        mine = f"attempts/{self.spec.ref.attempt:06d}/"
+        return [name for name in self.manifest.names if name.startswith(mine)]
+
+    def _manifest_at(self, point: RestorePoint | None) -> Manifest:
+        """What was committed up to the restore point: the manifest before it, cut behind it."""
+        if point is None or point.candidate is None:
+            return Manifest()
+        for number in range(self.spec.ref.attempt - 1, 0, -1):
+            before = read_manifest(self.records, AttemptRef(generation=self.spec.ref.generation, attempt=number))
+            if before is not None and point.candidate.name in before.names:
+                kept = before.entries[: before.names.index(point.candidate.name) + 1]
+                return Manifest(entries=kept, latest=kept[-1])
+        only = ManifestEntry(point.candidate.name, dict(point.candidate.metrics))
+        return Manifest(entries=(only,), latest=only)
+
+    def _commit(self, metrics: Mapping[str, object]) -> None:
+        name = f"attempts/{self.spec.ref.attempt:06d}/checkpoint_{len(self._own):06d}"
+        folder = f"{layout.generation(self.spec.ref.generation)}/{name}"
+        parent = self.manifest.latest.name if self.manifest.latest else None
+        etag = self.records.store.write(f"{folder}/weights.bin", WEIGHTS)
+        entry = ManifestEntry(name, dict(metrics))
+        self.manifest = Manifest(entries=(*self.manifest.entries, entry), latest=entry)
+        self.records.store.write(layout.manifest(*self.rank), self.manifest.body(ray_version=RAY_VERSION))
+        warm = self.spec.warm_start.parent if self.spec.warm_start and parent is None else None
+        recorded = CheckpointEntry(
+            checkpoint=name,
+            files=(CheckpointFile(key="weights.bin", size=len(WEIGHTS), etag=etag),),
+            metrics=dict(metrics),
+            reported_at=self.clock.now(),
+            parent=parent,
+            warm_started_from=warm.uri if warm else None,
+        )
+        self._num_segments += 1
+        segment = RecordSegment(checkpoints=(recorded,), written_at=self.clock.now())
+        self.records.create_segment(self.spec.ref, name=f"{self._num_segments:06d}", record=segment)
+
+    def _conclude(
+        self,
+        state: OutcomeState,
+        failure: Failure | None = None,
+        *,
+        exit_code: int = 0,
+        proven: str = "unknown",
+    ) -> None:
+        """Leave the driver's own word, then end the job."""
+        score = self.spec.training.checkpoint
+        best = best_name(
+            self.manifest, attribute=score.checkpoint_score_attribute, order=str(score.checkpoint_score_order)
+        )
+        record = OutcomeRecord(
+            state=state,
+            failure=failure,
+            num_commits=len(self._own),
+            latest_checkpoint=self.manifest.latest.name if self.manifest.latest else None,
+            best_checkpoint=best,
+            restore_proven=proven,  # type: ignore[arg-type]  # the outcome's own words are checked here
+            num_fits=1,
+            train_version=self.spec.training.train_version.value,
+            ray_version=RAY_VERSION,
+            finished_at=self.clock.now(),
+        )
+        self._put(layout.outcome(*self.rank), record)
+        self._end("SUCCEEDED" if state is OutcomeState.SUCCESS else "FAILED", exit_code=exit_code)
+
+    def _end(self, status: str, *, exit_code: int | None = None, message: str = "", error_type: str = "") -> None:
+        self.is_alive = False
+        self.job.status, self.job.exit_code = status, exit_code
+        self.job.message, self.job.error_type = message or None, error_type or None
+        self.job.end_time = int(self.clock.now().timestamp() * 1000)
+
+    def _put(self, key: str, record: AliveRecord | OutcomeRecord | RestoredRecord) -> None:
+        self.records.store.write(key, record.body())
