@@ -188,8 +188,18 @@ class RayTrainCluster:
             "airflow_provider.hooks.experiment.s3_hook",
             lambda _: SimpleNamespace(conn_config=nowhere, region_name=None),
         )
-        monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", self.airflow, raising=False)
+        self._be_airflow(monkeypatch)
         return self
+
+    def _be_airflow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Answer a task's process; a secrets backend of the author's own configuration is not asked."""
+        from airflow.sdk.execution_time.secrets.execution_api import ExecutionAPISecretsBackend
+        from airflow.secrets.environment_variables import EnvironmentVariablesBackend
+
+        backends = [EnvironmentVariablesBackend(), ExecutionAPISecretsBackend()]
+        runner, supervisor = (f"airflow.sdk.execution_time.{name}" for name in ("task_runner", "supervisor"))
+        monkeypatch.setattr(f"{runner}.SUPERVISOR_COMMS", self.airflow, raising=False)
+        monkeypatch.setattr(f"{supervisor}.ensure_secrets_backend_loaded", lambda: backends)
 
 
 def _is_mapped(dag: Any, task_id: str) -> bool:

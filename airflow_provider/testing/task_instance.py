@@ -76,6 +76,7 @@ class TaskInstanceRunner:
         identity = uuid.uuid4()
         self.cluster.airflow.instances[identity] = self._key
         resume: dict[str, Any] = {}
+        self.cluster.clock.begin_wait()
         for step in range(_MAX_STEPS):
             state, message, error = self._step(one, identity, max_tries=max_tries, looks=step, resume=resume)
             self.cluster.check_stuck()
@@ -98,7 +99,6 @@ class TaskInstanceRunner:
         self, one: TryRun, identity: uuid.UUID, *, max_tries: int, looks: int, resume: dict[str, Any]
     ) -> tuple[str, Any, BaseException | None]:
         """One process of the task."""
-        self.cluster.clock.begin_wait()
         now = self.cluster.clock.now()
         is_rescheduled = identity in self.cluster.airflow.first_looks
         context = api.TIRunContext(

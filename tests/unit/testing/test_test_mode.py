@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, task
 
-from airflow_provider.assets.model import GatedAsset
+from airflow_provider.assets.model import GatedAsset, newest_model
 from airflow_provider.core.errors import InvalidConfig, RayJobFailed
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.operators.ray_train import RayTrainOperator
@@ -218,3 +218,42 @@ def test_what_a_test_gets_wrong_is_said(ray_train_cluster: RayTrainCluster) -> N
         ray_train_cluster.run(operator(), outcomes=[NeverEnds()])
     with pytest.raises(InvalidConfig, match="belongs to no DAG"):
         ray_train_cluster.run(RayTrainOperator(task_id="x", storage_path=STORAGE, train_loop="a:b"))
+
+
+def test_a_dag_run_may_be_started_by_an_asset_or_have_a_date(ray_train_cluster: RayTrainCluster) -> None:
+    asset = Asset("churn_model")
+
+    @task
+    def consume(triggering_asset_events: Any = None) -> str | None:
+        return newest_model(triggering_asset_events[asset]).checkpoint
+
+    with DAG("consumer", schedule=[asset]) as dag:
+        consume()
+    trained = ray_train_cluster.run(operator(outlets=[asset]), outcomes=[Succeeds({"accuracy": 0.9})])
+    consumed = ray_train_cluster.run(dag.get_task("consume"), triggered_by=trained.asset_events)
+    assert consumed.return_value == trained.return_value["best_checkpoint"]["uri"]
+    dated = ray_train_cluster.run(
+        operator(train_loop_config={"day": "{{ ds }}"}), logical_date=datetime(2026, 11, 29, tzinfo=timezone.utc)
+    )
+    assert dated.submissions[0].train_loop_config == {"day": "2026-11-29"}
+
+
+def test_variables_and_what_the_test_mode_has_not(
+    ray_train_cluster: RayTrainCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray_train_cluster.airflow.variables["table"] = "t1"
+    monkeypatch.setenv("AIRFLOW_VAR_LR", "0.1")
+    config = {"table": "{{ var.value.table }}", "lr": "{{ var.value.lr }}", "none": "{{ var.value.get('x', 'y') }}"}
+    run = ray_train_cluster.run(operator(train_loop_config=config))
+    assert run.submissions[0].train_loop_config == {"table": "t1", "lr": 0.1, "none": "y"}
+
+    @task
+    def asks() -> None:
+        from airflow.sdk import get_current_context
+
+        get_current_context()["ti"].get_dagrun_state("d", "r")
+
+    with DAG("asking", schedule=None) as dag:
+        asks()
+    with pytest.raises(NotInTestMode, match=r"GetDagRunState.*dag\.test\(\)"):
+        ray_train_cluster.run(dag.get_task("asks"))
