@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.fit_rules import RestoreProof, prove_restore
 from airflow_provider.core.job import EXIT_CANCELLED, JOB_SPEC_FILE, JobSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, best_name
 from airflow_provider.core.records import (
@@ -27,12 +28,13 @@ from airflow_provider.core.records import (
 )
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.restore_scan import read_manifest, scan_restore_point
-from airflow_provider.testing.outcomes import DriverLost, FailsWith, NeverEnds, Outcome, Succeeds, Unreachable
+from airflow_provider.testing.outcomes import DriverLost, FailsWith, NeverEnds, Outcome, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
-    from airflow_provider.core.restore import RestorePoint
+    from airflow_provider.core.restore import Candidate
     from airflow_provider.testing.clock import SkippingClock
     from airflow_provider.testing.jobs_api_parts import FakeJob
     from airflow_provider.testing.memory_store import MemoryBucket
@@ -64,31 +66,35 @@ class FakeDriver:
     is_shown: bool = False
     """Whether a test's run has taken it."""
     manifest: Manifest = field(default_factory=Manifest)
-    _num_segments: int = 0
+    proof: RestoreProof | None = None
+    committed: list[CheckpointEntry] = field(default_factory=list)
+    """This attempt's own."""
 
     def __post_init__(self) -> None:
         """Open the experiment."""
         self.records = ExperimentRecords(self.bucket.at(self.spec.experiment_uri))
         self.rank = self.spec.ref.rank
+        self.restored: Candidate | None = None
+        self.phase_since = self.clock.now()
 
     def begin(self) -> None:
         """Restore as the provider's rules say, and give a sign of life."""
         point = scan_restore_point(self.records, ref=self.spec.ref, policy=self.spec.restore)
-        self.manifest = self._manifest_at(point)
-        warm = self.spec.warm_start.parent if self.spec.warm_start else None
-        is_own = point is not None and point.candidate is not None
-        self._put(
-            layout.restored(*self.rank),
-            RestoredRecord(
-                checkpoint=point.candidate.name if point and point.candidate else None,
-                warm_started_from=warm.uri if warm and not is_own else None,
-                from_attempt=self.spec.ref.attempt - 1 if is_own else None,
-                reason=point.reason if point else "the first attempt of the generation",
-                metrics=dict(point.candidate.metrics) if point and point.candidate else {},
-                skipped=point.skipped if point else (),
-                created_at=self.clock.now(),
-            ),
+        self.restored = point.candidate if point else None
+        warm = self.spec.warm_start.parent if self.spec.warm_start and self.restored is None else None
+        record = RestoredRecord(
+            checkpoint=self.restored.name if self.restored else None,
+            warm_started_from=warm.uri if warm else None,
+            from_attempt=int(self.restored.name.split("/")[1]) if self.restored else None,
+            reason=point.reason if point else "the first attempt of the generation",
+            metrics=dict(self.restored.metrics) if self.restored else {},
+            skipped=point.skipped if point else (),
+            created_at=self.clock.now(),
         )
+        self.records.store.write(layout.restored(*self.rank), record.body())
+        if self.restored is not None:
+            self.manifest = self._manifest_at(self.restored)
+            self._write_manifest()
         self.job.status, self.is_alive = "RUNNING", True
         self.sign()
 
@@ -96,6 +102,10 @@ class FakeDriver:
         """Commit what the outcome reports, then end as it says, or go on."""
         for metrics in outcome.reports:
             self._commit(metrics)
+            if self.proof is not None and self.proof.proven == "no" and self.proof.is_declared:
+                reason = f"{self.proof.reason}; the training loop must load ray.train.get_checkpoint()"
+                self._conclude(OutcomeState.FAILED, Failure(kind=FailureKind.USER, reason=reason), exit_code=1)
+                return
         match outcome:
             case NeverEnds():
                 return
@@ -106,19 +116,22 @@ class FakeDriver:
             case FailsWith():
                 self._conclude(OutcomeState.FAILED, outcome.failure, exit_code=1)
             case _:
-                proven = outcome.restore_proven if isinstance(outcome, Succeeds) else "unknown"
-                self._conclude(OutcomeState.SUCCESS, proven=proven)
+                self._conclude(OutcomeState.SUCCESS)
 
     def tick(self) -> None:
-        """Some time has passed: a sign of life, or the end at the deadline, as a driver does by itself."""
+        """Some time has passed: a sign of life, or an end by time, as a driver finds by itself."""
         if not self.is_alive:
             return
-        deadline = self.spec.deadline
+        deadline, stall_s = self.spec.deadline, self.spec.timings.stall_timeout_s
+        trained_s = (self.clock.now() - self._last_commit_at).total_seconds()
         if self.job.status != "RUNNING":
             self.is_alive = False  # stopped
         elif deadline is not None and self.clock.now() >= deadline:
             passed = Failure(kind=FailureKind.TIMEOUT, reason=f"the deadline {deadline:%Y-%m-%d %H:%M:%S} UTC passed")
             self._conclude(OutcomeState.CANCELLED, passed, exit_code=EXIT_CANCELLED)
+        elif stall_s is not None and trained_s > stall_s:
+            reason = f"no commit in {trained_s:.0f} s of training (stall_timeout_s={stall_s:.0f})"
+            self._conclude(OutcomeState.FAILED, Failure(kind=FailureKind.STALLED, reason=reason), exit_code=1)
         else:
             self.sign()
 
@@ -130,65 +143,65 @@ class FakeDriver:
 
     def sign(self) -> None:
         """Give a sign of life."""
-        now = self.clock.now()
+        last = self.committed[-1] if self.committed else None
         alive = AliveRecord(
-            run_uid=f"test-{self.spec.submission_id}"[:100],
+            run_uid=f"test-{self.spec.submission_id}",
             phase=Phase.TRAINING,
-            phase_since=now,
-            num_commits=len(self._own),
-            last_checkpoint=self.manifest.latest.name if self.manifest.latest else None,
-            written_at=now,
+            phase_since=self.phase_since,
+            wanted_workers=self.spec.training.scaling.wanted_workers,
+            num_commits=len(self.committed),
+            last_commit_at=last.reported_at if last else None,
+            last_checkpoint=last.checkpoint if last else None,
+            last_metrics=last.metrics if last else {},
+            written_at=self.clock.now(),
         )
-        self._put(layout.alive(*self.rank), alive)
+        self.records.store.write(layout.alive(*self.rank), alive.body())
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     @property
-    def _own(self) -> list[str]:
-        mine = f"attempts/{self.spec.ref.attempt:06d}/"
-        return [name for name in self.manifest.names if name.startswith(mine)]
+    def _last_commit_at(self) -> datetime:
+        return self.committed[-1].reported_at if self.committed else self.phase_since
 
-    def _manifest_at(self, point: RestorePoint | None) -> Manifest:
+    def _manifest_at(self, point: Candidate) -> Manifest:
         """What was committed up to the restore point: the manifest before it, cut behind it."""
-        if point is None or point.candidate is None:
-            return Manifest()
         for number in range(self.spec.ref.attempt - 1, 0, -1):
             before = read_manifest(self.records, AttemptRef(generation=self.spec.ref.generation, attempt=number))
-            if before is not None and point.candidate.name in before.names:
-                kept = before.entries[: before.names.index(point.candidate.name) + 1]
+            if before is not None and point.name in before.names:
+                kept = before.entries[: before.names.index(point.name) + 1]
                 return Manifest(entries=kept, latest=kept[-1])
-        only = ManifestEntry(point.candidate.name, dict(point.candidate.metrics))
+        only = ManifestEntry(point.name, dict(point.metrics))
         return Manifest(entries=(only,), latest=only)
 
-    def _commit(self, metrics: Mapping[str, object]) -> None:
-        name = f"attempts/{self.spec.ref.attempt:06d}/checkpoint_{len(self._own):06d}"
+    def _write_manifest(self) -> None:
+        self.records.store.write(layout.manifest(*self.rank), self.manifest.body(ray_version=RAY_VERSION))
+
+    def _commit(self, metrics: Mapping[str, Any]) -> None:
+        name = f"attempts/{self.spec.ref.attempt:06d}/checkpoint_{len(self.committed):06d}"
         folder = f"{layout.generation(self.spec.ref.generation)}/{name}"
+        if self.restored is not None and not self.committed:
+            declared = self.spec.training.progress_metric
+            self.proof = prove_restore(self.restored.metrics, metrics, declared=declared)
         parent = self.manifest.latest.name if self.manifest.latest else None
         etag = self.records.store.write(f"{folder}/weights.bin", WEIGHTS)
         entry = ManifestEntry(name, dict(metrics))
         self.manifest = Manifest(entries=(*self.manifest.entries, entry), latest=entry)
-        self.records.store.write(layout.manifest(*self.rank), self.manifest.body(ray_version=RAY_VERSION))
+        self._write_manifest()
         warm = self.spec.warm_start.parent if self.spec.warm_start and parent is None else None
-        recorded = CheckpointEntry(
-            checkpoint=name,
-            files=(CheckpointFile(key="weights.bin", size=len(WEIGHTS), etag=etag),),
-            metrics=dict(metrics),
-            reported_at=self.clock.now(),
-            parent=parent,
-            warm_started_from=warm.uri if warm else None,
+        self.committed.append(
+            CheckpointEntry(
+                checkpoint=name,
+                files=(CheckpointFile(key="weights.bin", size=len(WEIGHTS), etag=etag),),
+                metrics=dict(metrics),
+                reported_at=self.clock.now(),
+                parent=parent,
+                warm_started_from=warm.uri if warm else None,
+            )
         )
-        self._num_segments += 1
-        segment = RecordSegment(checkpoints=(recorded,), written_at=self.clock.now())
-        self.records.create_segment(self.spec.ref, name=f"{self._num_segments:06d}", record=segment)
+        segment = RecordSegment(checkpoints=tuple(self.committed), written_at=self.clock.now())
+        self.records.store.write(layout.segment(*self.rank, "000001"), segment.body())
 
-    def _conclude(
-        self,
-        state: OutcomeState,
-        failure: Failure | None = None,
-        *,
-        exit_code: int = 0,
-        proven: str = "unknown",
-    ) -> None:
+    def _conclude(self, state: OutcomeState, failure: Failure | None = None, *, exit_code: int = 0) -> None:
         """Leave the driver's own word, then end the job."""
         score = self.spec.training.checkpoint
         best = best_name(
@@ -197,16 +210,19 @@ class FakeDriver:
         record = OutcomeRecord(
             state=state,
             failure=failure,
-            num_commits=len(self._own),
+            num_commits=len(self.committed),
             latest_checkpoint=self.manifest.latest.name if self.manifest.latest else None,
             best_checkpoint=best,
-            restore_proven=proven,  # type: ignore[arg-type]  # the outcome's own words are checked here
+            restore_proven=self.proof.proven if self.proof else "unknown",
             num_fits=1,
             train_version=self.spec.training.train_version.value,
             ray_version=RAY_VERSION,
             finished_at=self.clock.now(),
         )
-        self._put(layout.outcome(*self.rank), record)
+        if state is not OutcomeState.CANCELLED:
+            published = layout.published_manifest(self.spec.ref.generation)
+            self.records.store.write(published, self.manifest.body(ray_version=RAY_VERSION))
+        self.records.store.write(layout.outcome(*self.rank), record.body())
         self._end("SUCCEEDED" if state is OutcomeState.SUCCESS else "FAILED", exit_code=exit_code)
 
     def _end(self, status: str, *, exit_code: int | None = None, message: str = "", error_type: str = "") -> None:
@@ -214,6 +230,3 @@ class FakeDriver:
         self.job.status, self.job.exit_code = status, exit_code
         self.job.message, self.job.error_type = message or None, error_type or None
         self.job.end_time = int(self.clock.now().timestamp() * 1000)
-
-    def _put(self, key: str, record: AliveRecord | OutcomeRecord | RestoredRecord) -> None:
-        self.records.store.write(key, record.body())

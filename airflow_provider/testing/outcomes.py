@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from airflow_provider.core.failure import Failure, FailureKind
 
@@ -22,14 +22,10 @@ class Outcome:
 
 
 class Succeeds(Outcome):
-    """The training ends with success after its reports; without any it commits one checkpoint without metrics.
+    """The training ends with success after its reports; without any it commits one checkpoint without metrics."""
 
-    `restore_proven="no"` is a loop that ignored the restored checkpoint and began again.
-    """
-
-    def __init__(self, *reports: Metrics, restore_proven: Literal["yes", "no", "unknown"] = "unknown") -> None:
+    def __init__(self, *reports: Metrics) -> None:
         super().__init__(*(reports or ({},)))
-        self.restore_proven = restore_proven
 
 
 class CommitsNothing(Outcome):
@@ -59,7 +55,7 @@ class DriverLost(Outcome):
 
 
 class NeverEnds(Outcome):
-    """The training goes on after its reports, with a driver that is alive, until the deadline of the attempt stops it."""
+    """The training goes on after its reports, with a driver that is alive, until `stall_timeout_s` or the deadline ends it."""
 
 
 class Unreachable(Outcome):

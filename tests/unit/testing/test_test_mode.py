@@ -206,9 +206,16 @@ def test_faults_of_the_cluster_itself(ray_train_cluster: RayTrainCluster) -> Non
 def test_checks_of_a_result_are_made(ray_train_cluster: RayTrainCluster) -> None:
     run = ray_train_cluster.run(operator(require_new_checkpoint=True), outcomes=[CommitsNothing()])
     assert "committed no new checkpoint" in str(run.error)
-    lost = [DriverLost({"epoch": 4}), Succeeds({"epoch": 0}, restore_proven="no")]
+    lost = [DriverLost({"epoch": 4}), Succeeds({"epoch": 0})]
     run = ray_train_cluster.run(operator(progress_metric="epoch"), outcomes=lost)
-    assert "began again from the start" in str(run.error)
+    assert isinstance(run.error, RayJobFailed)
+    assert "the training loop must load ray.train.get_checkpoint()" in str(run.error)
+    proven = ray_train_cluster.run(
+        operator(progress_metric="epoch"), outcomes=[DriverLost({"epoch": 4}), Succeeds({"epoch": 5})]
+    )
+    assert proven.return_value["restore_proven"] == "yes"
+    stalled = ray_train_cluster.run(operator(stall_timeout_s=600.0, retries=1), outcomes=[NeverEnds({"epoch": 0})] * 2)
+    assert [one.xcoms["ray_train_failure"]["kind"] for one in stalled.tries] == ["stalled", "stalled"]
 
 
 def test_what_a_test_gets_wrong_is_said(ray_train_cluster: RayTrainCluster) -> None:
