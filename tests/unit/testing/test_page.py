@@ -11,7 +11,7 @@ from pathlib import Path
 from airflow_provider.testing import outcomes
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "testing.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "testing.md").read_text()
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 WITHOUT_RAY = """
 import sys
