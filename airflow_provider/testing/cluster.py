@@ -83,6 +83,8 @@ class RayTrainCluster:
         """
         if not task.has_dag():
             raise InvalidConfig("The task belongs to no DAG", change="run one from a parsed DAG: dag.get_task('train')")
+        if task.is_mapped and map_index < 0:
+            raise InvalidConfig(f"{task.task_id} is a mapped task", change="say which of its instances: map_index=0")
         self._num_runs += run_id is None
         run_id = run_id or f"test__{self._num_runs}"
         result = TaskRun(task.dag_id, run_id, task.task_id, map_index)

@@ -198,6 +198,31 @@ def test_a_sensor_sees_the_same_bucket(ray_train_cluster: RayTrainCluster, defer
     assert isinstance(over.error, TrainingFailed)
 
 
+def test_tasks_of_a_dag_run_find_each_other(ray_train_cluster: RayTrainCluster) -> None:
+    """By a mapped training's index, by its output as an argument, and by its output in a template."""
+    with DAG("sweep", schedule=None) as dag:
+        train = RayTrainOperator.partial(task_id="train", storage_path=STORAGE, train_loop="a:b").expand(
+            train_loop_config=[{"lr": 0.1}, {"lr": 0.2}]
+        )
+        RayTrainSensor(task_id="second", storage_path=STORAGE, external_task_id="train", external_map_index=1)
+        RayTrainOperator(
+            task_id="tune",
+            storage_path=STORAGE,
+            train_loop="a:b",
+            train_loop_config={"parents": "{{ ti.xcom_pull('train') | map(attribute='attempts') | list }}"},
+        )
+        RayTrainSensor.partial(task_id="each").expand(experiment=train.output)
+    one = ray_train_cluster.run(dag.get_task("train"), map_index=0)
+    other = ray_train_cluster.run(dag.get_task("train"), map_index=1, run_id=one.run_id)
+    second, tune = (ray_train_cluster.run(dag.get_task(name), run_id=one.run_id) for name in ("second", "tune"))
+    assert second.return_value["experiment"] == other.return_value["experiment"]
+    assert tune.submissions[0].train_loop_config == {"parents": "[1, 1]"}
+    each = ray_train_cluster.run(dag.get_task("each"), map_index=1, run_id=one.run_id)
+    assert each.return_value["experiment"] == other.return_value["experiment"]
+    with pytest.raises(InvalidConfig, match="map_index=0"):
+        ray_train_cluster.run(dag.get_task("train"))
+
+
 def test_faults_of_the_cluster_itself(ray_train_cluster: RayTrainCluster) -> None:
     fault = ray_train_cluster.jobs_api.add(Fault("drop", "POST", ".*/api/jobs/", times=1))
     run = ray_train_cluster.run(operator())
