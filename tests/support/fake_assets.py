@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,45 +11,39 @@ from airflow.sdk.execution_time import comms
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.sdk.execution_time.task_runner import _serialize_outlet_events
 
+from airflow_provider.testing.supervisor import Supervisor
 from tests.support.fake_airflow import refused
 
 START = datetime(2026, 11, 29, tzinfo=timezone.utc)
 
 
-@dataclass
 class FakeAssets:
-    """Events and state of assets by name."""
+    """Events and state of assets by name: the test mode's, with what it has not."""
 
-    events: list[comms.AssetEventResult] = field(default_factory=list)
-    state: dict[tuple[str, str], Any] = field(default_factory=dict)
-    is_active: bool = True
-    """Whether a DAG refers to the assets; if not, Airflow keeps no state for them."""
-    asked: list[str] = field(default_factory=list)
-    after_set: Callable[[], None] = lambda: None
+    def __init__(self, *, state: dict[tuple[str, str], Any] | None = None) -> None:
+        self.events: list[comms.AssetEventResult] = []
+        self.state = {} if state is None else state
+        self.is_active = True
+        """Whether a DAG refers to the assets; if not, Airflow keeps no state for them."""
+        self.asked: list[str] = []
+        self.after_set: Callable[[], None] = lambda: None
+        self._supervisor = Supervisor(
+            now=lambda: START + timedelta(seconds=len(self.events)), events=self.events, asset_state=self.state
+        )
 
     def send(self, message: Any) -> Any:
         """As the supervisor answers."""
         if isinstance(message, comms.MaskSecret):  # of the connection
             return None
         self.asked.append(type(message).__name__)
-        match message:
-            case comms.GetAssetEventByAsset():
-                found = [e for e in self.events if e.asset.name == message.name]
-                found = found if message.ascending else found[::-1]
-                return comms.AssetEventsResult(asset_events=list(found[: message.limit]))
-            case comms.GetAssetByName():
-                return comms.AssetResult(name=message.name, uri=message.name, group="asset")
-            case comms.GetAssetStateStoreByName():
-                if self.is_active and (message.name, message.key) in self.state:
-                    return comms.AssetStateStoreResult(value=self.state[message.name, message.key])
-                return comms.ErrorResponse(error=comms.ErrorType.ASSET_STORE_NOT_FOUND, detail={"key": message.key})
-            case comms.SetAssetStateStoreByName():
-                if not self.is_active:
-                    raise refused(404)
-                self.state[message.name, message.key] = message.value
-                self.after_set()
-                return comms.OKResponse(ok=True)
-        raise AssertionError(f"unexpected {message!r}")
+        if not self.is_active and isinstance(message, comms.GetAssetStateStoreByName):
+            return comms.ErrorResponse(error=comms.ErrorType.ASSET_STORE_NOT_FOUND, detail={"key": message.key})
+        if not self.is_active and isinstance(message, comms.SetAssetStateStoreByName):
+            raise refused(404)
+        answer = self._supervisor.send(message)
+        if isinstance(message, comms.SetAssetStateStoreByName):
+            self.after_set()
+        return answer
 
     def succeed(self, events: OutletEventAccessors) -> list[dict[str, Any]]:
         """The task ends with success: what it set becomes events. Returns them as (asset, extra)."""
@@ -64,15 +57,7 @@ class FakeAssets:
 
     def emit(self, name: str, extra: Any) -> None:
         """An event from anywhere."""
-        self.events.append(
-            comms.AssetEventResult(
-                id=len(self.events) + 1,
-                timestamp=START + timedelta(seconds=len(self.events)),
-                extra=extra,
-                asset={"name": name, "uri": name, "group": "asset", "extra": {}},
-                created_dagruns=[],
-            )
-        )
+        self._supervisor.add_event(name, name, extra)
 
 
 def fake_assets(monkeypatch: pytest.MonkeyPatch) -> FakeAssets:
