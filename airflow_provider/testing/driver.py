@@ -141,12 +141,12 @@ class FakeDriver:
             then, self.then, self.is_alive = self.then, None, True
             self.play(then)
 
-    def sign(self) -> None:
+    def sign(self, phase: Phase = Phase.TRAINING) -> None:
         """Give a sign of life."""
         last = self.committed[-1] if self.committed else None
         alive = AliveRecord(
             run_uid=f"test-{self.spec.submission_id}",
-            phase=Phase.TRAINING,
+            phase=phase,
             phase_since=self.phase_since,
             wanted_workers=self.spec.training.scaling.wanted_workers,
             num_commits=len(self.committed),
@@ -203,6 +203,7 @@ class FakeDriver:
 
     def _conclude(self, state: OutcomeState, failure: Failure | None = None, *, exit_code: int = 0) -> None:
         """Leave the driver's own word, then end the job."""
+        self.sign(Phase.FINISHING)
         score = self.spec.training.checkpoint
         best = best_name(
             self.manifest, attribute=score.checkpoint_score_attribute, order=str(score.checkpoint_score_order)
