@@ -56,7 +56,7 @@ test-fast: lint  ## Lint and unit tests: about a minute
 	$(BIN)/python -m pytest tests/unit -n 2 $(ARGS)
 
 # Each step ends its services before the next begins: an Airflow or a Ray that idles costs a tenth of a core.
-test: lint  ## Everything but what is slow, on a real Airflow, Ray and S3: under 30 minutes on two cores
+test: lint  ## Everything but what is slow, on a real Airflow, Ray and S3: about 30 minutes on two cores
 	$(BIN)/python -m pytest tests/unit tests/scenarios tests/model -n 2 $(ARGS)
 	$(BIN)/python -m pytest tests/contract -m "not slow" $(ARGS)
 	$(BIN)/python -m pytest tests/e2e/runtime tests/e2e/test_train_v1_ray.py -m "not slow" $(ARGS)
