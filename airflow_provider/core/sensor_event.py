@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 from typing_extensions import Self
 
 from airflow_provider.core import errors
@@ -16,7 +16,7 @@ from airflow_provider.core.experiment_wait import WaitDone, WaitFailed, WaitFail
 from airflow_provider.core.failure import Failure
 from airflow_provider.core.field_types import Shown
 from airflow_provider.core.redaction import redact
-from airflow_provider.core.waiting import unreadable_message
+from airflow_provider.core.waiting import TriggerMessage
 
 DAMAGED_LOOKS = 3
 """Looks in a row that must find a record damaged: on a shared directory, a manifest can be read while it is written."""
@@ -58,10 +58,9 @@ class SensorError(BaseModel):
         return cls(self.what or "The sensor failed", known=self.known, change=self.change)
 
 
-class SensorEvent(BaseModel):
+class SensorEvent(TriggerMessage):
     """What a wait hands to the task that resumes."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
     end: SensorEnd
     reason: Shown
     result: dict[str, Any] | None = None
@@ -84,14 +83,6 @@ class SensorEvent(BaseModel):
         if needed[self.end] is None:
             raise ValueError("what this end needs is not there")
         return self
-
-    @classmethod
-    def parse(cls, event: object) -> Self:
-        """Read an event. Raises MessageUnreadable."""
-        try:
-            return cls.model_validate(event)
-        except ValidationError as error:
-            raise unreadable_message("The triggerer's event", error) from None
 
     @classmethod
     def of(cls, verdict: WaitDone | WaitFailed, *, result: dict[str, Any] | None = None) -> Self:

@@ -72,18 +72,10 @@ SILENCE_TO_TELL_S = 300.0
 """Age of a sign of life from which on a person is told."""
 
 
-class WaitEvent(BaseModel):
-    """What the trigger hands to `execute_complete`: why the wait ended, and everything needed to go on."""
+class TriggerMessage(BaseModel):
+    """What a trigger hands to the process that goes on: read from its row, so it may be of another release, or damaged."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
-    end: WaitEnd
-    reason: Shown
-    kind: FailureKind = FailureKind.INFRASTRUCTURE
-    """Of an error in the trigger."""
-    generation: int = Field(ge=1, le=999_999)
-    attempt: int = Field(ge=1, le=999_999)
-    k: int = Field(ge=1, le=999_999)
-    submission_id: Id
 
     @classmethod
     def parse(cls, event: object) -> Self:
@@ -92,6 +84,19 @@ class WaitEvent(BaseModel):
             return cls.model_validate(event)
         except ValidationError as error:
             raise unreadable_message("The triggerer's event", error) from None
+
+
+class WaitEvent(TriggerMessage):
+    """What the trigger hands to `execute_complete`: why the wait ended, and everything needed to go on."""
+
+    end: WaitEnd
+    reason: Shown
+    kind: FailureKind = FailureKind.INFRASTRUCTURE
+    """Of an error in the trigger."""
+    generation: int = Field(ge=1, le=999_999)
+    attempt: int = Field(ge=1, le=999_999)
+    k: int = Field(ge=1, le=999_999)
+    submission_id: Id
 
     @property
     def ref(self) -> AttemptRef:

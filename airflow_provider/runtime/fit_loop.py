@@ -166,10 +166,10 @@ class FitLoop:
             self.ending.obey(hit)
 
     def _own_commits(self) -> int:
-        key, own = layout.manifest(*self.spec.ref.rank), f"attempts/{self.spec.ref.attempt:06d}/"
+        key = layout.manifest(*self.spec.ref.rank)
         body = patiently(lambda: self.store.read(key), for_s=STORE_PATIENCE_S)
         names = parse_manifest(body, key=key).names if body else ()
-        listed = [n for n in names if n.startswith(own) and layout.copied_from(n) is None]
+        listed = [n for n in names if layout.is_of(self.spec.ref.attempt, n) and layout.copied_from(n) is None]
         return max(len(listed), self.scribe.progress.num_commits)
 
     def _note(self, failure: Failure, decision: str, commits: int) -> None:

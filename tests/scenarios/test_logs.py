@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_provider.core.errors import RayJobFailed
+from airflow_provider.testing.jobs_api_parts import FakeJob, TailSession
 from airflow_provider.triggers.ray_train import RayTrainTrigger
 from tests.support.case_files import CASES, expected
-from tests.support.fake_jobs import FakeJob, TailSession
 from tests.support.operator_run import World
 from tests.support.records import outcome
 from tests.support.tape import Tape

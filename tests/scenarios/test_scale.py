@@ -28,12 +28,12 @@ from airflow_provider.core.waiting import WaitLimits, pause_s
 from airflow_provider.operators import session as session_module
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.restore_scan import scan_restore_point
+from airflow_provider.testing.jobs_api_parts import FakeJob, Fault, cut
 from airflow_provider.triggers.ray_train import RayTrainTrigger
 from tests.support.counting_store import CountingStore
 from tests.support.decisions import is_retried
 from tests.support.experiment import ref
 from tests.support.fake_airflow import FakeTask, FakeTaskInstance
-from tests.support.fake_jobs import FakeJob, Fault, cut
 from tests.support.jobs_clients import QUICK
 from tests.support.memory_store import MemoryStore
 from tests.support.operator_run import STORAGE, DriverServer, World

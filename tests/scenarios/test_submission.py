@@ -11,9 +11,9 @@ from airflow_provider.client.jobs_client import SyncJobsClient
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, RayJobFailed
 from airflow_provider.core.failure import FailureKind
+from airflow_provider.testing.jobs_api_parts import Fault
 from tests.support.case_files import expected
 from tests.support.decisions import is_retried
-from tests.support.fake_jobs import Fault
 from tests.support.operator_run import World
 from tests.support.tape import Tape
 from tests.support.whole_try import failed_try, try_by

@@ -13,7 +13,7 @@ from airflow_provider.client import (
     SyncJobsClient,
     Timeouts,
 )
-from tests.support.fake_jobs_server import FakeJobsServer
+from airflow_provider.testing.jobs_api import FakeJobsServer
 
 TOKEN = "s3cr3t-t0ken"
 FAST = Timeouts(connect_s=2, read_s=0.4, write_s=2, total_s=1.0)

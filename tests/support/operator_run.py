@@ -17,11 +17,11 @@ from airflow_provider.core.identity import TaskInstanceKey, experiment_uri, subm
 from airflow_provider.core.records import OutcomeRecord
 from airflow_provider.operators.ray_train import RayTrainOperator
 from airflow_provider.storage.experiment_records import ExperimentRecords
+from airflow_provider.testing.jobs_api import FakeJobsServer
+from airflow_provider.testing.jobs_api_parts import FakeJob
 from airflow_provider.triggers.ray_train import RayTrainTrigger
 from tests.support.experiment import ref
 from tests.support.fake_airflow import FakeTask
-from tests.support.fake_jobs import FakeJob
-from tests.support.fake_jobs_server import FakeJobsServer
 from tests.support.memory_store import MemoryStore
 from tests.support.records import outcome
 from tests.support.training_try import Bench

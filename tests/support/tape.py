@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider.testing.jobs_api import FakeJobsServer
+from airflow_provider.testing.jobs_api_parts import FakeJob, Fault
 from tests.support.case_files import CASES
-from tests.support.fake_jobs import FakeJob, Fault
-from tests.support.fake_jobs_server import FakeJobsServer
 
 JOB_ROUTE = ".*/api/jobs/[^/]+"
 FOR_EVER = 1_000_000

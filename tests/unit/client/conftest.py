@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fake_jobs_server import FakeJobsServer
+from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.support.jobs_clients import TOKEN
 
 

@@ -29,8 +29,8 @@ from airflow_provider.core.errors import (
     InvalidConfig,
     SubmitUnknown,
 )
-from tests.support.fake_jobs import Fault
-from tests.support.fake_jobs_server import FakeJobsServer
+from airflow_provider.testing.jobs_api import FakeJobsServer
+from airflow_provider.testing.jobs_api_parts import Fault
 from tests.support.jobs_clients import FAST, QUICK, REQUEST, async_client, sync_client
 
 Submit = Callable[[FakeJobsServer], Any]

@@ -11,8 +11,8 @@ import pytest
 from airflow_provider.client import (
     TailLimits,
 )
-from tests.support.fake_jobs import TailSession
-from tests.support.fake_jobs_server import FakeJobsServer
+from airflow_provider.testing.jobs_api import FakeJobsServer
+from airflow_provider.testing.jobs_api_parts import TailSession
 from tests.support.jobs_clients import async_client
 
 

@@ -14,7 +14,7 @@ from airflow_provider.client import AsyncJobsClient, ClusterAddress, ClusterCred
 from airflow_provider.client import pool as pools
 from airflow_provider.client.pool import acquire, release
 from airflow_provider.client.transport import Endpoint, Timeouts
-from tests.support.fake_jobs_server import FakeJobsServer
+from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.support.jobs_clients import async_client
 
 ADDRESS = ClusterAddress.parse("https://ray.example")

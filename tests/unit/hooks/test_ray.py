@@ -13,8 +13,8 @@ from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.hooks.ray import RayHook
-from tests.support.fake_jobs import Fault
-from tests.support.fake_jobs_server import FakeJobsServer
+from airflow_provider.testing.jobs_api import FakeJobsServer
+from airflow_provider.testing.jobs_api_parts import Fault
 
 TOKEN = "t0ken-that-must-not-show"
 

@@ -23,9 +23,9 @@ from airflow_provider.operators import session as session_module
 from airflow_provider.operators.killing import UNKNOWN, find_state, read_together
 from airflow_provider.operators.ray_train import RayTrainOperator
 from airflow_provider.operators.session import MAX_JOBS_PER_TRY
+from airflow_provider.testing.jobs_api_parts import FakeJob, Fault
 from airflow_provider.triggers.waiter import JobWaiter
 from tests.support.experiment import ref
-from tests.support.fake_jobs import FakeJob, Fault
 from tests.support.operator_run import World, running_world
 from tests.support.records import outcome
 

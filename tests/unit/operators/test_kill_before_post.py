@@ -14,9 +14,9 @@ from airflow_provider.core.errors import Superseded
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.hooks.final_stop import stop_for_good
 from airflow_provider.operators.ray_train import RayTrainOperator
+from airflow_provider.testing.jobs_api_parts import FakeJob
 from tests.support.experiment import ref
 from tests.support.fake_airflow import refused
-from tests.support.fake_jobs import FakeJob
 from tests.support.operator_run import STORAGE, World, running_world
 from tests.support.records import outcome
 

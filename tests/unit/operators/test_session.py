@@ -12,9 +12,9 @@ from airflow_provider.core.errors import ClusterUnreachable, RayJobFailed, Super
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.records import CollectedRecord, OutcomeState
 from airflow_provider.operators.training_try import TrainingTry
+from airflow_provider.testing.jobs_api_parts import Fault
 from tests.support.experiment import ref, stop
 from tests.support.fake_airflow import MARKER_KEY, refused
-from tests.support.fake_jobs import Fault
 from tests.support.operator_run import World, running_world
 from tests.support.records import outcome
 
