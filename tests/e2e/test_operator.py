@@ -161,7 +161,8 @@ def test_a_user_error_ends_the_retries_and_shows_the_inner_exception(start: Star
 
 def test_every_way_to_say_what_to_train(start: Start) -> None:
     """All at the same time: each job spends most of its time on waiting for Ray."""
-    runs = {way: start(way, epochs=3) for way in ("train_factory", "train_script", "train_v1", "train_elastic")}
+    ways = ("train_factory", "train_script", "train_function", "train_v1", "train_elastic")
+    runs = {way: start(way, epochs=3) for way in ways}
     for way, run in runs.items():
         assert wait_for_end(run)["state"] == "success", run.log()[-4000:]
         result = run.xcom()

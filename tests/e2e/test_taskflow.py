@@ -12,7 +12,7 @@ from tests.stack.airflow_client import AirflowClient
 from tests.stack.services import Stack
 from tests.support.training_run import TrainingRun, driver_processes, kill
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(420)]
 DAG_ID = "taskflow_sweep"
 RATES = [0.01, 0.2]
 EPOCHS = 6
@@ -72,7 +72,6 @@ def test_the_next_task_compares_what_the_trainings_returned(ended: list[Ended], 
     assert best["uri"] in [found["uri"] for found in every]
 
 
-@pytest.mark.slow
 def test_clearing_one_index_trains_it_again_and_touches_no_other(ended: list[Ended], airflow: AirflowClient) -> None:
     touched, untouched = (one.run for one in ended)
     before = owners_and_claims(untouched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, task
 
 from airflow_provider.operators.ray_train import RayTrainOperator
 
@@ -62,6 +62,17 @@ with dag("train_elastic"):
 
 with dag("train_script"):
     RayTrainOperator(task_id="train", entrypoint="python counting_script.py --epochs {{ params.epochs }}", **COMMON)
+
+with dag("train_function"):
+
+    @task.ray_train(**COMMON)
+    def train(epochs: int) -> None:
+        """Written in the DAG file, with the modules of `working_dir` at hand."""
+        import counting
+
+        counting.train_loop({"epochs": epochs})
+
+    train(epochs="{{ params.epochs }}")
 
 with dag("train_v1"):
     RayTrainOperator(

@@ -163,6 +163,7 @@ def script(command: str) -> TrainingSpec:
     return TrainingSpec(kind=TrainingKind.ENTRYPOINT, command=command, progress_metric="epoch")
 
 
+@pytest.mark.slow
 def test_entrypoint_script_is_restored_and_dies_with_its_driver(experiment: Experiment) -> None:
     """A script that asks for its run config in one line has the same guarantees."""
     first = experiment.start(script("python script.py 500"), 1)

@@ -53,6 +53,7 @@ def test_poisonous_checkpoint_is_set_aside_and_the_run_finishes(experiment: Expe
     assert_equal_weights(weights(experiment, 1), weights(healthy, 1))
 
 
+@pytest.mark.slow
 def test_error_of_the_code_releases_the_checkpoint(experiment: Experiment) -> None:
     """G2, G6: the one before fails alike, so nothing is wrong with the newest: kept, listed, and a user error."""
     job = experiment.start(loop(raise_at=2, num_workers=1), 1)
