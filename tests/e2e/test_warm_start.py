@@ -36,6 +36,12 @@ def objects_below(s3: S3Server, uri: str) -> dict[str, str]:
     return {item["Key"]: item["ETag"] for page in pages for item in page.get("Contents", [])}
 
 
+def asset_events(run: TrainingRun) -> list[dict[str, Any]]:
+    """The asset events that the DAG run emitted."""
+    answer = run.airflow.request("GET", "/assets/events", params={"source_run_id": run.run_id})
+    return list(answer["asset_events"])
+
+
 def job_log(run: TrainingRun, number: int) -> str:
     """The log of the job that the attempt was sent as; empty before there is one."""
     if run.records() is None:
@@ -63,7 +69,7 @@ def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_com
     first.airflow.wait_for_dag_run(first.dag_id, first.run_id)
     first.airflow.request("DELETE", f"/dags/{first.dag_id}/dagRuns/{first.run_id}")  # its XComs and its row are gone
 
-    second = start("nightly_retraining", epochs=2, epoch_seconds=15)
+    second = start("nightly_retraining", epochs=2, epoch_seconds=10)
     done = parent["metrics"]["total_epochs"]
     seen = f"begins at epoch 0 with {done} epochs behind it"
     wait_until_seen(second, seen, times=1)
@@ -103,6 +109,31 @@ def test_ray_train_v1_begins_from_a_plain_folder_of_files(stack: Stack, start: S
     assert result["warm_started_from"] == "s3://models/base/counting"
     assert [c.parent for c in run.lineage().checkpoints][:1] == ["s3://models/base/counting"]
     assert objects_below(stack.s3, "s3://models/base") == before
+
+
+@pytest.mark.slow
+def test_a_factory_and_a_script_begin_from_the_index_that_passed_its_gate(stack: Stack, start: Start) -> None:
+    """A mapped training publishes per index; an unmodified trainer and an unmodified script see the parent alike."""
+    swept = [start("warm_start_kinds", task_id="sweep", map_index=0)]
+    run_id = swept[0].run_id
+    swept.append(TrainingRun(stack, swept[0].airflow, "warm_start_kinds", run_id, "sweep", 1))
+    small, large = (wait_for_success(run) for run in swept)
+    assert [r["published"]["counted"]["published"] for r in (small, large)] == [False, True]
+    assert "epoch 0 is not at least 1" in small["published"]["counted"]["reason"]
+    answer = asset_events(swept[0])
+    assert [(e["name"], e["source_map_index"]) for e in answer] == [("counted", 1)]
+    parent = large["latest_checkpoint"]["uri"]
+    assert answer[0]["extra"]["checkpoint"] == parent
+    before = objects_below(stack.s3, large["experiment"])
+    for task_id, epochs in {"factory": 5, "script": 4}.items():
+        run = TrainingRun(stack, swept[0].airflow, "warm_start_kinds", run_id, task_id)
+        result = wait_for_success(run)
+        lineage = run.lineage()
+        assert result["warm_started_from"] == parent, task_id
+        assert [c.metrics["epoch"] for c in lineage.checkpoints] == list(range(3, epochs)), task_id
+        assert lineage.checkpoints[0].parent == parent, task_id
+        assert [a.warm_started_from for a in lineage.attempts] == [parent], task_id
+    assert objects_below(stack.s3, large["experiment"]) == before, "the parent's bytes"
 
 
 REFUSED = {
