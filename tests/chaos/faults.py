@@ -16,11 +16,15 @@ import psutil
 from tests.support.training_run import driver_processes, worker_processes
 
 if TYPE_CHECKING:
+    from tests.stack.gate import Gate
     from tests.stack.process import Service
+    from tests.stack.ray_cluster import RayNode
     from tests.support.training_run import TrainingRun
 
 DOWN_S = 5.0
 """How long a service or a network stays away."""
+DELAY_S, SLOW_S = 3.0, 30.0
+"""What a slow network adds to each request, and for how long."""
 
 
 class Target(str, Enum):
@@ -29,6 +33,7 @@ class Target(str, Enum):
     TRAINING_WORKER = "training worker"
     CONTROLLER = "controller"
     DRIVER = "driver"
+    RAYLET = "raylet"
     HEAD = "head"
     AIRFLOW_WORKER = "Airflow worker"
     SUPERVISOR = "its supervisor"
@@ -47,6 +52,7 @@ class Struck:
     what: str
     """What was there to strike: pids, or the service."""
     recover: Callable[[], None] | None = None
+    lasts_s: float = DOWN_S
 
 
 class NothingToStrike(AssertionError):
@@ -63,14 +69,39 @@ def strike(target: Target, run: TrainingRun) -> Struck:
     if target in _SERVICES:
         return _kill_service(_SERVICES[target](run))
     if target in (Target.STORE_NETWORK, Target.DASHBOARD_NETWORK):
-        gate = stack.gates["s3" if target is Target.STORE_NETWORK else "ray"]
+        gate = _gate(target, run)
         gate.cut()
-
-        def reopen() -> None:
-            gate.network = "open"
-
-        return Struck("connections", reopen)
+        return Struck("connections", gate.open)
     return Struck(f"pids {_signal(_processes(target, run), signal.SIGKILL)}")
+
+
+def refuse(target: Target, run: TrainingRun) -> Struck:
+    """Close the port behind which a service lies: connections are refused, as while a load balancer has no target."""
+    gate = _gate(target, run)
+    gate.refuse()
+    return Struck("the port", gate.open)
+
+
+def slow(target: Target, run: TrainingRun) -> Struck:
+    """Every request takes some seconds more, for as long as an outage of that kind lasts."""
+    gate = _gate(target, run)
+    gate.delay_s = DELAY_S
+    return Struck(f"requests, by {DELAY_S:g} s each", gate.open, lasts_s=SLOW_S)
+
+
+def _gate(target: Target, run: TrainingRun) -> Gate:
+    return run.stack.gates["s3" if target is Target.STORE_NETWORK else "ray"]
+
+
+def kill_raylet(node: RayNode) -> Struck:
+    """SIGKILL the raylet of the node where the training workers run, and nothing else there; a repaired node joins later."""
+    pids = _signal(_named(node.processes(), "/raylet/raylet"), signal.SIGKILL)
+
+    def repair() -> None:
+        node.kill()
+        node.start()
+
+    return Struck(f"pids {pids}", repair)
 
 
 def freeze(target: Target, run: TrainingRun) -> Struck:
@@ -94,7 +125,7 @@ def freeze(target: Target, run: TrainingRun) -> Struck:
 def away(struck: Struck) -> None:
     """Wait as long as an outage lasts, then let the part come back. A killed process has nobody who starts it again."""
     if struck.recover is not None:
-        time.sleep(DOWN_S)
+        time.sleep(struck.lasts_s)
         struck.recover()
 
 

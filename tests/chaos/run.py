@@ -8,21 +8,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.chaos.faults import NothingToStrike, Struck, Target, away, freeze, strike
+from tests.chaos.faults import NothingToStrike, Struck, Target, away, freeze, kill_raylet, refuse, slow, strike
 from tests.chaos.observer import Observer
 from tests.chaos.points import TRIGGERS
+from tests.chaos.table import Pair, Way
 from tests.chaos.verdict import Ended, Verdict, judge
 from tests.stack.gate import Seen, wait_for_hold
 from tests.stack.process import StackError, wait_until
+from tests.stack.ray_cluster import RayNode
 from tests.support.training_run import TrainingRun, driver_processes, final_weights, is_bit_equal
 
 if TYPE_CHECKING:
-    from tests.chaos.table import Pair
     from tests.stack.airflow_client import AirflowClient
     from tests.stack.services import Stack
 
 EPOCHS = 6
 LIMIT_S = 300.0
+_WAYS = {Way.KILL: strike, Way.FREEZE: freeze, Way.REFUSE: refuse, Way.SLOW: slow}
 _LIVE = frozenset({"PENDING", "RUNNING"})
 
 
@@ -56,6 +58,7 @@ class ChaosRun:
         self._struck: Struck | None = None
         self._run: TrainingRun | None = None
         self._started = threading.Event()
+        self._node: RayNode | None = None
 
     def execute(self, weights: dict[str, Any]) -> Report:
         """Run it; `weights` are the unharmed run's. Raises AssertionError when the fault did not fire."""
@@ -82,6 +85,9 @@ class ChaosRun:
         return self._run
 
     def _start(self) -> TrainingRun:
+        if self.pair.target is Target.RAYLET:
+            self._node = RayNode(self.stack.ray, "workers", num_cpus=1, resources={"slot": 1})
+            self._node.start()
         run_id = self.airflow.run_dag(self.pair.dag_id, conf={"epochs": EPOCHS})
         return TrainingRun(self.stack, self.airflow, self.pair.dag_id, run_id)
 
@@ -93,7 +99,10 @@ class ChaosRun:
     def _strike(self) -> None:
         if self.run.records() is None:
             raise NothingToStrike("the experiment is not known yet")
-        self._struck = (freeze if self.pair.is_freeze else strike)(self.pair.target, self.run)
+        if self._node is not None:
+            self._struck = kill_raylet(self._node)
+        else:
+            self._struck = _WAYS[self.pair.way](self.pair.target, self.run)
 
     def _recover(self, struck: Struck) -> None:
         if not self.pair.is_freeze:
@@ -161,6 +170,8 @@ class ChaosRun:
         for gate in self.stack.gates.values():
             gate.release_all()
             gate.on_answer = None
+        if self._node is not None:
+            self._node.stop()
         for service in (self.stack.s3, self.stack.ray, *self.stack.airflow.components.values()):
             if not service.is_alive():
                 service.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from enum import Enum
 
 from tests.chaos.faults import Target
 from tests.chaos.points import Point
@@ -14,30 +15,51 @@ _NEEDS_TASK_PROCESS = frozenset({Target.AIRFLOW_WORKER, Target.SUPERVISOR})
 _OF_AIRFLOW = _NEEDS_TASK_PROCESS | {Target.TRIGGERER, Target.SCHEDULER, Target.API_SERVER}
 
 
+_NETWORKS = (Target.STORE_NETWORK, Target.DASHBOARD_NETWORK)
+
+
+class Way(str, Enum):
+    """How a target is struck."""
+
+    KILL = "kill"
+    """SIGKILL; a network is cut."""
+    FREEZE = "freeze"
+    """SIGSTOP, and SIGCONT later."""
+    REFUSE = "refuse"
+    """A network that takes no new connections."""
+    SLOW = "slow"
+    """A network that delays each request."""
+
+
 @dataclass(frozen=True)
 class Pair:
-    """One run: what is struck, where, and whether it is killed or frozen for a while."""
+    """One run: what is struck, where, and how."""
 
     target: Target
     point: Point
-    is_freeze: bool = False
+    way: Way = Way.KILL
+
+    @property
+    def is_freeze(self) -> bool:
+        """Whether the target comes back and goes on with what it was doing."""
+        return self.way is Way.FREEZE
 
     @property
     def name(self) -> str:
         """For reports and for choosing runs."""
-        return f"{'freeze' if self.is_freeze else 'kill'} {self.target.value} {self.point.value}"
+        return f"{self.way.value} {self.target.value} {self.point.value}"
 
     @property
     def is_airflows_loss(self) -> bool:
         """Whether a killed process of Airflow leaves a job behind that must go on, not begin again."""
-        return not self.is_freeze and self.target in _OF_AIRFLOW and self.point not in _BEFORE_JOB
+        return self.way is Way.KILL and self.target in _OF_AIRFLOW and self.point not in _BEFORE_JOB
 
     @property
     def dag_id(self) -> str:
-        """The blocking task where its process must still live, else the deferrable one."""
+        """The blocking task where its process must still live, one whose workers need another node, else the deferrable."""
         if self.target in _NEEDS_TASK_PROCESS:
             return "chaos_blocking"
-        return "chaos_deferred"
+        return "chaos_on_node" if self.target is Target.RAYLET else "chaos_deferred"
 
 
 def reason_against(pair: Pair) -> str | None:
@@ -58,14 +80,22 @@ def reason_against(pair: Pair) -> str | None:
 
 
 FREEZES = (
-    Pair(Target.DRIVER, Point.TRAINING, is_freeze=True),
-    Pair(Target.DRIVER, Point.BEFORE_COMMIT, is_freeze=True),
-    Pair(Target.DRIVER, Point.UPLOAD, is_freeze=True),
-    Pair(Target.AIRFLOW_WORKER, Point.BEFORE_CLAIM, is_freeze=True),
-    Pair(Target.AIRFLOW_WORKER, Point.AFTER_CLAIM, is_freeze=True),
-    Pair(Target.AIRFLOW_WORKER, Point.TRAINING, is_freeze=True),
+    Pair(Target.DRIVER, Point.TRAINING, Way.FREEZE),
+    Pair(Target.DRIVER, Point.BEFORE_COMMIT, Way.FREEZE),
+    Pair(Target.DRIVER, Point.UPLOAD, Way.FREEZE),
+    Pair(Target.AIRFLOW_WORKER, Point.BEFORE_CLAIM, Way.FREEZE),
+    Pair(Target.AIRFLOW_WORKER, Point.AFTER_CLAIM, Way.FREEZE),
+    Pair(Target.AIRFLOW_WORKER, Point.TRAINING, Way.FREEZE),
 )
 """Where a zombie matters: a writer that comes back, and a try that comes back."""
+
+WEAK_NETWORKS = tuple(
+    Pair(target, point, way)
+    for target in _NETWORKS
+    for point in (Point.BEFORE_CLAIM, Point.AFTER_POST, Point.BEFORE_COMMIT)
+    for way in (Way.REFUSE, Way.SLOW)
+)
+"""Where a network that refuses or crawls differs from one that is cut: before the job, after it was sent, and in a commit."""
 
 FIXED = (
     Pair(Target.AIRFLOW_WORKER, Point.BEFORE_CLAIM),
@@ -77,7 +107,7 @@ FIXED = (
     Pair(Target.TRIGGERER, Point.TRAINING),
     Pair(Target.OBJECT_STORE, Point.BEFORE_COMMIT),
     Pair(Target.STORE_NETWORK, Point.AFTER_CLAIM),
-    Pair(Target.AIRFLOW_WORKER, Point.AFTER_CLAIM, is_freeze=True),
+    Pair(Target.AIRFLOW_WORKER, Point.AFTER_CLAIM, Way.FREEZE),
 )
 """The runs of every test: each kind of target once, at the point where it hurts most.
 
@@ -89,7 +119,7 @@ A frozen driver takes four minutes to be given up; that it harms nothing when it
 def pairs() -> list[Pair]:
     """Every pair that can be run."""
     every = [Pair(target, point) for target in Target for point in Point]
-    return [pair for pair in every if reason_against(pair) is None] + list(FREEZES)
+    return [pair for pair in every if reason_against(pair) is None] + [*FREEZES, *WEAK_NETWORKS]
 
 
 def chosen(*, count: int | None, seed: int) -> list[Pair]:
@@ -112,7 +142,7 @@ def markdown() -> str:
             if reason is not None and reason not in reasons:
                 reasons.append(reason)
             ways = [] if reason else ["kill"]
-            ways += ["freeze"] if Pair(target, point, is_freeze=True) in FREEZES else []
+            ways += [p.way.value for p in (*FREEZES, *WEAK_NETWORKS) if (p.target, p.point) == (target, point)]
             cells.append(", ".join(ways) or f"({reasons.index(reason or '') + 1})")
         lines.append(f"| {target.value} | {' | '.join(cells)} |")
     notes = [f"{number}. {reason}." for number, reason in enumerate(reasons, 1)]

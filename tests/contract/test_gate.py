@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.fs
 import pytest
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, EndpointConnectionError
 
 from tests.stack.gate import Gate, Hold, Seen, wait_for_hold
 from tests.stack.s3 import S3Server
@@ -102,3 +103,21 @@ def test_a_cut_breaks_what_runs_and_what_comes_until_it_is_opened(server: S3Serv
         put(server, "still cut")
     gate.release_all()
     put(server, "open")
+
+
+def test_a_refusal_closes_the_port_until_it_is_opened(server: S3Server, gate: Gate) -> None:
+    put(server, "open")
+    gate.refuse()
+    with pytest.raises(EndpointConnectionError):
+        put(server, "refused")
+    gate.open()
+    put(server, "open again")
+
+
+def test_a_slow_network_delays_each_request_and_loses_none(server: S3Server, gate: Gate) -> None:
+    gate.delay_s = 0.3
+    began = time.monotonic()
+    put(server, "slow")
+    assert time.monotonic() - began >= 0.3
+    gate.open()
+    assert gate.delay_s == 0.0

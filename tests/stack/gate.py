@@ -72,15 +72,16 @@ class Head:
 
 
 class Gate:
-    """Listens on a port of its own and forwards to `target_port`. `network` is `open`, `cut` or `refused`; `delay_s` slows it."""
+    """Listens on a port of its own and forwards to `target_port`; can cut the network, refuse connections or delay requests."""
 
     def __init__(self, target_port: int) -> None:
         """Nothing listens yet."""
         self.target_port = target_port
         self.port = free_port()
         self.url = f"http://{LOOPBACK}:{self.port}"
-        self.network = "open"
+        self.is_open = True
         self.delay_s = 0.0
+        """How long each request waits before it reaches the server."""
         self.on_answer: Callable[[Seen], None] | None = None
         """Called in a thread with each answered request, before the answer leaves: what it sees is in order."""
         self._holds: list[Hold] = []
@@ -89,6 +90,7 @@ class Gate:
         self._thread = threading.Thread(target=self._serve, name=f"gate-{self.port}", daemon=True)
         self._ready = threading.Event()
         self._connections: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
 
     def hold(self, hold: Hold) -> Hold:
         """Arm a hold; it fires once."""
@@ -98,12 +100,22 @@ class Gate:
     def release_all(self) -> None:
         """Forget holds that did not fire, and open the network."""
         self._holds.clear()
-        self.network, self.delay_s = "open", 0.0
+        self.open()
+
+    def open(self) -> None:
+        """Listen again after a cut or a refusal, without delay."""
+        self.is_open, self.delay_s = True, 0.0
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 
     def cut(self) -> None:
-        """Break every connection now, and each new one until `release_all`."""
-        self.network = "cut"
+        """Break every connection now, and each new one after it was taken, until `open`."""
+        self.is_open = False
         self._loop.call_soon_threadsafe(self._close_connections)
+
+    def refuse(self) -> None:
+        """Break every connection now, and take no new one until `open`: the port is closed."""
+        self.is_open = False
+        self._loop.call_soon_threadsafe(self._close_port)
 
     def __enter__(self) -> Self:
         """Listen."""
@@ -122,17 +134,24 @@ class Gate:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(
-            asyncio.start_server(self._connected, LOOPBACK, self.port, limit=_MAX_HEAD)
-        )
+        self._loop.run_until_complete(self._listen())
         self._ready.set()
         self._loop.run_forever()
-        server.close()
-        self._close_connections()
+        self._close_port()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(asyncio.sleep(0.05))
         self._loop.close()
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._connected, LOOPBACK, self.port, limit=_MAX_HEAD)
+
+    def _close_port(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._close_connections()
 
     def _close_connections(self) -> None:
         for writer in list(self._connections):
@@ -142,7 +161,7 @@ class Gate:
         upstream: asyncio.StreamWriter | None = None
         self._connections.add(writer)
         try:
-            if self.network != "open":
+            if not self.is_open:
                 return
             up_reader, upstream = await asyncio.open_connection(LOOPBACK, self.target_port, limit=_MAX_HEAD)
             while await self._exchange(reader, writer, up_reader, upstream):
@@ -153,7 +172,7 @@ class Gate:
             self._connections.discard(writer)
             for one in (writer, upstream):
                 if one is not None:
-                    one.transport.abort() if one is writer and self.network != "open" else one.close()
+                    one.transport.abort() if one is writer and not self.is_open else one.close()
 
     async def _exchange(
         self,
@@ -201,7 +220,7 @@ class Gate:
             writer.write(answer.raw)
 
     async def _pass(self, seen: Seen, *, is_before: bool) -> None:
-        if self.network != "open":
+        if not self.is_open:
             raise ConnectionResetError("the network is cut")
         if self.delay_s and is_before:
             await asyncio.sleep(self.delay_s)
@@ -210,7 +229,7 @@ class Gate:
         hold = self._due(seen, is_before=is_before)
         if hold is not None:
             await asyncio.get_running_loop().run_in_executor(None, _run_hold, hold, seen)
-            if self.network != "open":
+            if not self.is_open:
                 raise ConnectionResetError("the network is cut")
 
     def _due(self, seen: Seen, *, is_before: bool) -> Hold | None:

@@ -1,4 +1,4 @@
-"""The training under attack, deferred and blocking."""
+"""The training under attack: deferred, blocking, and with its workers on a node that has a `slot`, which the head has not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
+from airflow_provider.core.spec import ScalingConfig
 from airflow_provider.operators.ray_train import RayTrainOperator
 
-for dag_id, deferrable in (("chaos_deferred", True), ("chaos_blocking", False)):
+HEAD = ScalingConfig()
+NODE = ScalingConfig(resources_per_worker={"CPU": 1, "slot": 1})
+
+for dag_id, deferrable, scaling_config in (
+    ("chaos_deferred", True, HEAD),
+    ("chaos_blocking", False, HEAD),
+    ("chaos_on_node", True, NODE),
+):
     with DAG(
         dag_id,
         schedule=None,
@@ -22,6 +30,7 @@ for dag_id, deferrable in (("chaos_deferred", True), ("chaos_blocking", False)):
             working_dir="training",
             train_loop="counting:train_loop",
             train_loop_config={"epochs": "{{ params.epochs }}", "epoch_seconds": 0.5},
+            scaling_config=scaling_config,
             progress_metric="epoch",
             poll_interval_s=1,
             # Short enough that a frozen machine is given up within a test; the driver's sign of life comes every 15 s.
