@@ -18,7 +18,6 @@ from tests.stack.services import Stack
 from tests.support.training_run import (
     TrainingRun,
     driver_processes,
-    final_weights,
     is_bit_equal,
     kill,
     worker_processes,
@@ -162,8 +161,6 @@ def judge(harmed: TrainingRun, unharmed: TrainingRun, *, latest_at_kill: str | N
     """What the demo promises, each with whether it held."""
     lineage, result = harmed.lineage(), harmed.xcom()
     epochs = [c.metrics.get("epoch") for c in lineage.checkpoints if c.state != "uncommitted"]
-    s3 = harmed.stack.s3
-    weights = [final_weights(s3, run.xcom()["latest_checkpoint"]["uri"]) for run in (harmed, unharmed)]
     restored = [a.restored_from for a in lineage.attempts]
     return {
         f"the final epoch {EPOCHS - 1} was reached": result["latest_checkpoint"]["metrics"]["epoch"] == EPOCHS - 1,
@@ -172,7 +169,7 @@ def judge(harmed: TrainingRun, unharmed: TrainingRun, *, latest_at_kill: str | N
         "one attempt committed at a time": _is_one_at_a_time(lineage),
         "Ray recovered the worker inside attempt 1": lineage.attempts[0].num_restarts >= 1,
         "both tries are in the lineage": [t.try_number for t in lineage.tries] == [1, 2],
-        "the final weights are bit-equal to an unharmed run's": is_bit_equal(*weights),
+        "the final weights are bit-equal to an unharmed run's": is_bit_equal(harmed.weights(), unharmed.weights()),
     }
 
 

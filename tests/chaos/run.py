@@ -16,7 +16,7 @@ from tests.chaos.verdict import Ended, Verdict, judge
 from tests.stack.gate import Seen, wait_for_hold
 from tests.stack.process import StackError, wait_until
 from tests.stack.ray_cluster import RayNode
-from tests.support.training_run import TrainingRun, driver_processes, final_weights, is_bit_equal
+from tests.support.training_run import TrainingRun, driver_processes, is_bit_equal
 
 if TYPE_CHECKING:
     from tests.stack.airflow_client import AirflowClient
@@ -45,7 +45,7 @@ def unharmed_weights(stack: Stack, airflow: AirflowClient) -> dict[str, Any]:
     run = TrainingRun(stack, airflow, "chaos_deferred", airflow.run_dag("chaos_deferred", conf={"epochs": EPOCHS}))
     task = airflow.wait_for_task(*run.key, timeout_s=LIMIT_S)
     assert task["state"] == "success", run.log()[-4000:]
-    return final_weights(stack.s3, run.xcom()["latest_checkpoint"]["uri"])
+    return run.weights()
 
 
 class ChaosRun:
@@ -133,10 +133,7 @@ class ChaosRun:
 
     def _ended(self, task: dict[str, Any], weights: dict[str, Any], live: tuple[str, ...]) -> Ended:
         lineage = self.run.xcom("checkpoint_lineage") or {"attempts": [], "checkpoints": []}
-        result = self.run.xcom()
-        is_equal = bool(result) and is_bit_equal(
-            final_weights(self.stack.s3, result["latest_checkpoint"]["uri"]), weights
-        )
+        is_equal = bool(self.run.xcom()) and is_bit_equal(self.run.weights(), weights)
         committed = [c for c in lineage["checkpoints"] if c["state"] != "uncommitted"]
         return Ended(
             state=task["state"],

@@ -42,6 +42,16 @@ def airflow(stack: Stack) -> Iterator[AirflowClient]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def unharmed(stack: Stack, airflow: AirflowClient) -> TrainingRun:
+    """Six epochs without any fault: what the harmed runs are compared with."""
+    run = TrainingRun(stack, airflow, "train_deferred", airflow.run_dag("train_deferred", conf={"epochs": 6}))
+    assert airflow.wait_for_task(*run.key, timeout_s=240)["state"] == "success", run.log()[-4000:]
+    # Read now: another test replaces the cluster, which then forgets the job.
+    run.job_as_ray_shows_it = stack.ray.get(f"/api/jobs/{run.xcom()['submission_id']}").decode()
+    return run
+
+
 @pytest.fixture
 def start(stack: Stack, airflow: AirflowClient) -> Callable[..., TrainingRun]:
     """Start a DAG run and give its task instance to watch."""

@@ -11,7 +11,7 @@ import pytest
 from tests.stack.airflow_client import AirflowClient
 from tests.stack.process import wait_until
 from tests.stack.services import Stack
-from tests.support.training_run import TrainingRun, driver_processes, final_weights, is_bit_equal, kill
+from tests.support.training_run import TrainingRun, driver_processes, is_bit_equal, kill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 Start = Callable[..., TrainingRun]
@@ -36,22 +36,6 @@ def wait_for_end(run: TrainingRun) -> dict[str, Any]:
 def jobs_of(run: TrainingRun) -> list[str]:
     """Submission ids that the experiment claimed."""
     return [a.submission_id for a in run.lineage().attempts]
-
-
-@pytest.fixture(scope="module")
-def unharmed(stack: Stack, airflow: AirflowClient) -> TrainingRun:
-    """Six epochs without any fault: what the harmed runs are compared with."""
-    run_id = airflow.run_dag("train_deferred", conf={"epochs": 6})
-    run = TrainingRun(stack, airflow, "train_deferred", run_id)
-    assert wait_for_end(run)["state"] == "success"
-    # Read now: another test replaces the cluster, which then forgets the job.
-    run.job_as_ray_shows_it = stack.ray.get(f"/api/jobs/{run.xcom()['submission_id']}").decode()
-    return run
-
-
-def weights(run: TrainingRun) -> dict[str, Any]:
-    """The state in the run's latest checkpoint."""
-    return final_weights(run.stack.s3, run.xcom()["latest_checkpoint"]["uri"])
 
 
 def test_a_deferred_training_publishes_result_lineage_links_and_log(unharmed: TrainingRun) -> None:
@@ -108,7 +92,7 @@ def test_a_killed_driver_is_restored_by_the_retry_bit_for_bit(start: Start, unha
     assert lineage.attempts[1].restored_from is not None
     assert [c.metrics["epoch"] for c in lineage.checkpoints if c.state != "uncommitted"] == list(range(6))
     assert run.xcom()["restore_proven"] == "yes"
-    assert is_bit_equal(weights(run), weights(unharmed))
+    assert is_bit_equal(run.weights(), unharmed.weights())
 
 
 @pytest.mark.slow
@@ -124,7 +108,7 @@ def test_a_replaced_cluster_is_noticed_and_the_retry_restores(start: Start, unha
     lineage = run.lineage()
     assert lineage.attempts[0].failure_kind == "lost"
     assert lineage.attempts[1].restored_from is not None
-    assert is_bit_equal(weights(run), weights(unharmed))
+    assert is_bit_equal(run.weights(), unharmed.weights())
 
 
 @pytest.mark.slow
@@ -142,7 +126,7 @@ def test_a_killed_airflow_worker_attaches_to_the_running_job(start: Start, unhar
     assert len(jobs_of(run)) == 1
     assert "attaching to job" in run.log(2)
     assert run.log(2).count("checkpoint 6 committed: epoch=5") == 1, "the blocking mode streams the job's log too"
-    assert is_bit_equal(weights(run), weights(unharmed))
+    assert is_bit_equal(run.weights(), unharmed.weights())
 
 
 @pytest.mark.slow

@@ -98,6 +98,10 @@ class TrainingRun:
         assert records is not None
         return project(read_experiment(records))
 
+    def weights(self) -> dict[str, Any]:
+        """The state in the latest checkpoint of a training that succeeded."""
+        return final_weights(self.stack.s3, self.xcom()["latest_checkpoint"]["uri"])
+
     def metrics_by_epoch(self) -> dict[int, dict[str, Any]]:
         """Metrics of every committed checkpoint by its epoch."""
         return {c.metrics["epoch"]: c.metrics for c in self.lineage().checkpoints if "epoch" in c.metrics}
