@@ -13,6 +13,7 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.manifest import Manifest
 from airflow_provider.core.records import (
+    AliveRecord,
     AttemptRef,
     CheckpointEntry,
     ClaimRecord,
@@ -44,6 +45,10 @@ class AttemptRecords:
     manifest: Manifest | None = None
     segments: tuple[RecordSegment, ...] = ()
     uncommitted: tuple[str, ...] = ()
+    alive: AliveRecord | None = None
+    """The driver's last sign of life, read where the driver left no outcome."""
+    alive_age_s: float | None = None
+    """Its age by the store's clock."""
 
     @property
     def final_outcome(self) -> OutcomeRecord | None:

@@ -344,12 +344,22 @@ class RestartEntry(BaseModel):
     commits_before: Number = 0
 
 
+class PhaseEntry(BaseModel):
+    """The driver entered a phase, which lasts until the next entry of the attempt."""
+
+    model_config = ConfigDict(frozen=True)
+    phase: Phase
+    at: UtcTime
+
+
 class RecordSegment(Record):
-    """`records/<seq>.json`: a closed segment of what happened, at most 1,000 entries."""
+    """`records/<seq>.json`: a closed segment of what happened, at most 1,000 entries, and 300 phases."""
 
     record = "segment"
     checkpoints: tuple[CheckpointEntry, ...] = ()
     restarts: tuple[RestartEntry, ...] = ()
+    phases: tuple[PhaseEntry, ...] = ()
+    """In their order; many short ones are merged, so that their seconds stay true. Older releases wrote none."""
     written_at: UtcTime
 
 
