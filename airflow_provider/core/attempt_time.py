@@ -245,6 +245,12 @@ def _visits(marks: DriverMarks, *, end: datetime, kept: datetime | None, is_kept
         place = len(times) if before is None else bisect_right(times, before)
         last = times[place - 1] if place else None
         visit.secured = min(last, visit.end) if last is not None and last >= visit.start else visit.start
+    for at, base in marks.steps_back:
+        for visit in reversed([v for v in training if v.end <= at]):
+            kept = visit.start if base is None else base
+            if visit.end <= kept:
+                break
+            visit.kept = min(visit.kept or kept, kept)
     if training:
         last_one = training[-1]
         is_to_the_end = all(v.phase is Phase.FINISHING for v in found[found.index(last_one) + 1 :])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
 
+from airflow_provider.core import layout
 from airflow_provider.core.lineage import AttemptRecords, own_commits
 from airflow_provider.core.records import CheckpointEntry, OutcomeState, Phase
 
@@ -24,6 +25,11 @@ class DriverMarks:
     """When each checkpoint was committed, oldest first; those that were only found later are not among them."""
     has_untimed: bool = False
     """Some commits were found later, so nobody knows when they were made: after the last one in `commits`."""
+    steps_back: tuple[tuple[datetime, datetime | None], ...] = ()
+    """Commits that descend from another checkpoint than the one committed before them, with the time of that one.
+
+    None: one of an earlier attempt. A fit that went back over a poisoned checkpoint makes them.
+    """
     last_sign: datetime | None = None
     """The last thing it is known to have done; None: it never began."""
     finished_at: datetime | None = None
@@ -58,6 +64,9 @@ def driver_marks(attempt: AttemptRecords, *, not_before: datetime, not_after: da
         phases=tuple((phase, at + shift) for phase, at in phases),
         commits={name: at + shift for name, at in commits.items()},
         has_untimed=any(name not in commits for name in own_commits(attempt)),
+        steps_back=tuple(
+            (at + shift, base + shift if base else None) for at, base in _steps_back(entries, commits)
+        ),
         last_sign=max(signs) + shift,
         finished_at=finished_at + shift if finished_at else None,
         shift=shift,
@@ -78,18 +87,30 @@ def _commits(attempt: AttemptRecords, entries: Mapping[str, CheckpointEntry]) ->
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
+def _steps_back(
+    entries: Mapping[str, CheckpointEntry], commits: Mapping[str, datetime]
+) -> Iterator[tuple[datetime, datetime | None]]:
+    before: str | None = None
+    for name, at in commits.items():
+        parent = entries[name].parent if name in entries else None
+        base = (layout.copied_from(parent) or parent) if parent else None
+        if before is not None and base is not None and base != before:
+            yield at, commits.get(base)
+        before = name
+
+
 def _phases(attempt: AttemptRecords, commits: Mapping[str, datetime]) -> list[Mark]:
     recorded = sorted((p for s in attempt.segments for p in s.phases), key=lambda p: p.at)
     marks: list[Mark] = [(p.phase, p.at) for p in recorded]
-    alive = attempt.alive
-    is_guessed = not marks or (bool(commits) and all(phase is not Phase.TRAINING for phase, _ in marks))
-    if is_guessed:
-        marks = _guessed(attempt, marks, list(commits.values()))
-    if alive is not None and (is_guessed or alive.phase_since > marks[-1][1]):
-        # The last phase is in no segment yet where a driver was killed, and in none at all for older releases.
-        marks = [mark for mark in marks if mark[1] < alive.phase_since]
-        marks.append((alive.phase, alive.phase_since))
-    return marks
+    alive, first_commit = attempt.alive, next(iter(commits.values()), None)
+    if alive is not None and marks and alive.phase_since > marks[-1][1]:
+        marks.append((alive.phase, alive.phase_since))  # in no segment yet, where a driver was killed
+    if marks and (first_commit is None or any(phase is Phase.TRAINING for phase, _ in marks)):
+        return marks
+    marks = _guessed(attempt, marks, list(commits.values()))
+    if alive is None or (alive.phase is not Phase.TRAINING and first_commit and alive.phase_since < first_commit):
+        return marks
+    return [*(mark for mark in marks if mark[1] < alive.phase_since), (alive.phase, alive.phase_since)]
 
 
 def _guessed(attempt: AttemptRecords, known: Sequence[Mark], commits: Sequence[datetime]) -> list[Mark]:

@@ -77,6 +77,8 @@ class TryGoodput:
     k: int
     try_number: int
     run_id: str
+    acted_on: AttemptRef | None
+    """The attempt that it claimed or followed last; None: it died before that."""
     spent: TimeSpent
 
 
@@ -95,6 +97,19 @@ class Goodput:
         """What owner `k` waited through; nothing where it is unknown."""
         return next((one.spent for one in self.tries if one.k == k), TimeSpent())
 
+    def collected_by(self, k: int) -> TimeSpent:
+        """The same, and that of the tries right before it which followed the same attempt and died before it was over."""
+        spent, followed = TimeSpent(), None
+        for one in reversed(self.tries):
+            if one.k == k:
+                followed = one.acted_on
+            elif one.k > k:
+                continue
+            elif one.acted_on is not None and one.acted_on != followed:
+                break
+            spent += one.spent
+        return spent
+
 
 def goodput(facts: ExperimentFacts, *, now: datetime) -> Goodput:
     """Account for all the time of an experiment. A training that still runs is measured up to `now`.
@@ -106,8 +121,10 @@ def goodput(facts: ExperimentFacts, *, now: datetime) -> Goodput:
     stretches = [stretch for time in times for stretch in time.stretches]
     owners = sorted((o for o in facts.owners if not o.final), key=lambda owner: owner.k)
     shares = _shares(stretches, _try_starts(owners, times))
+    claimed = {a.claim.k: a.claim.ref for a in facts.attempts}
     tries = tuple(
-        TryGoodput(o.k, o.try_number, o.run_id, _spent(share)) for o, share in zip(owners, shares, strict=True)
+        TryGoodput(o.k, o.try_number, o.run_id, o.acted_on or claimed.get(o.k), _spent(share))
+        for o, share in zip(owners, shares, strict=True)
     )
     return Goodput(facts.uri, _spent(stretches), attempts, tries)
 
@@ -130,14 +147,16 @@ def _spent(stretches: Iterable[Stretch]) -> TimeSpent:
 
 
 def _try_starts(owners: Sequence[OwnerRecord], times: Sequence[AttemptTime]) -> list[datetime]:
-    """Where each try's share begins: as it owned, or as the attempt before it was over, since it waited for that."""
+    """Where each try's share begins: as it owned; or, since it waited for that, as the attempt before it was over."""
     starts: list[datetime] = []
+    owned_before: datetime | None = None
     for owner in owners:
         at = max([owner.created_at, *starts[-1:]])
-        ended = [
-            t.over_at for t in times if t.stretches and t.over_at is not None and t.stretches[0].start <= at >= t.over_at
-        ]
-        starts.append(max([ended[-1], *starts[-1:]]) if ended else at)
+        before = [t for t in times if t.stretches and t.stretches[0].start < at]
+        over_at = before[-1].over_at if before else None
+        is_its_wait = over_at is not None and over_at <= at and (owned_before is None or over_at >= owned_before)
+        starts.append(max([over_at, *starts[-1:]]) if over_at is not None and is_its_wait else at)
+        owned_before = at
     return starts
 
 

@@ -323,8 +323,17 @@ def _short(text: str | None) -> str | None:
     return text if text is None or len(text) <= _REASON_LIMIT else f"{text[:_REASON_LIMIT]}..."
 
 
-def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_checkpoints: int) -> dict[str, Any]:
-    """The task's `return_value`: a small dict about the newest attempt, strict JSON, at most 48 kB."""
+def result_xcom(
+    lineage: Lineage,
+    attempts: Sequence[AttemptRecords],
+    *,
+    new_checkpoints: int,
+    goodput: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The task's `return_value`: a small dict about the newest attempt, strict JSON, at most 48 kB.
+
+    `goodput` is that of the whole training, as `core.goodput.goodput_xcom` gives it.
+    """
     last = attempts[-1]
     outcome = last.final_outcome
     by_name = {c.name: c for c in lineage.checkpoints}
@@ -353,6 +362,7 @@ def result_xcom(lineage: Lineage, attempts: Sequence[AttemptRecords], *, new_che
         "warm_started_from": warm.parent.uri if (warm := last.claim.warm_start) and warm.parent else None,
         "restore_proven": outcome.restore_proven if outcome else "unknown",
         "fenced": outcome.fenced if outcome else None,
+        "goodput": dict(goodput) if goodput is not None else None,
     }
     return bounded_result(result)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from airflow_provider.core.classify import classify_job
 from airflow_provider.core.decision import stopped_outside
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.goodput import Goodput, goodput, goodput_xcom
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.lineage import (
     AttemptRecords,
@@ -176,6 +177,8 @@ def read_experiment(records: ExperimentRecords, *, concluded: Ended | None = Non
             continue
         if ref.generation not in quarantined:
             quarantined[ref.generation] = active_quarantine(records, ref.generation)
+        # Of an attempt that was collected without its driver's word, the last sign of life says when it was lost.
+        alive = found.alive or (records.alive(ref) if found.outcome is None and found.collected else None)
         attempts.append(
             AttemptRecords(
                 claim=claim,
@@ -184,6 +187,8 @@ def read_experiment(records: ExperimentRecords, *, concluded: Ended | None = Non
                 collected=found.collected.record if found.collected else None,
                 manifest=read_manifest(records, ref, known=found),
                 segments=tuple(records.segments(ref).values()),
+                alive=alive.record if alive else None,
+                alive_age_s=alive.age_s if alive else None,
             )
         )
     # What a driver found on disk but in no manifest belongs to the attempts before it.
@@ -200,15 +205,7 @@ def _with_uncommitted(attempts: list[AttemptRecords]) -> tuple[AttemptRecords, .
             if parsed is not None:
                 found.setdefault(parsed, set()).add(name)
     return tuple(
-        AttemptRecords(
-            claim=a.claim,
-            restored=a.restored,
-            outcome=a.outcome,
-            collected=a.collected,
-            manifest=a.manifest,
-            segments=a.segments,
-            uncommitted=tuple(sorted(found.get(a.claim.ref.rank, set()) - set(own_commits(a)))),
-        )
+        replace(a, uncommitted=tuple(sorted(found.get(a.claim.ref.rank, set()) - set(own_commits(a)))))
         for a in attempts
     )
 
@@ -222,6 +219,7 @@ class Published:
     result: dict[str, Any]
     new_checkpoints: int
     summary: str
+    goodput: Goodput
 
     @property
     def warning(self) -> str | None:
@@ -239,8 +237,8 @@ class Published:
         )
 
 
-def project_results(facts: ExperimentFacts) -> Published:
-    """The two XCom values. New are the commits since the last success of the newest attempt's generation before it."""
+def project_results(facts: ExperimentFacts, *, now: datetime) -> Published:
+    """The two XCom values, and the goodput up to now. New are the commits since the last success of the newest attempt's generation before it."""
     lineage = project(facts)
     newest = facts.attempts[-1]
     new = 0
@@ -250,11 +248,12 @@ def project_results(facts: ExperimentFacts) -> Published:
         if attempt.claim.generation != newest.claim.generation or is_earlier_success:
             break
         new += len(own_commits(attempt))
-    result = result_xcom(lineage, facts.attempts, new_checkpoints=new)
+    spent = goodput(facts, now=now)
+    result = result_xcom(lineage, facts.attempts, new_checkpoints=new, goodput=goodput_xcom(spent.total))
     latest = result["latest_checkpoint"]
     where = f"latest checkpoint {latest['uri']} with {latest['metrics']}" if latest else "no checkpoint"
     summary = f"{new} new checkpoints in {result['attempts']} attempts and {result['tries']} tries; {where}"
-    return Published(lineage, lineage_xcom(lineage), result, new, summary)
+    return Published(lineage, lineage_xcom(lineage), result, new, summary, spent)
 
 
 def refusal(ended: Ended, *, new_checkpoints: int, require_new_checkpoint: bool) -> str | None:

@@ -170,6 +170,11 @@ class Ownership:
 
     def acted_on(self, ref: AttemptRef, job_id: str) -> None:
         """Write the attempt into the own owner record: later tries compare themselves with who acted last."""
-        record = self._owner_record(self.k).model_copy(update={"acted_on": ref, "submission_id": job_id})
+        own = self._known.get(self.k)
+        if own is None:  # this process goes on after a deferral
+            stored = self.records.owner(self.k)
+            own = stored.record if stored else self._owner_record(self.k)
+        update = {"acted_on": ref, "submission_id": job_id, "created_at": own.created_at}
+        record = self._owner_record(self.k).model_copy(update=update)
         self.records.update_owner(record)
         self._known[self.k] = record

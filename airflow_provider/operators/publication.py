@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core.errors import RayTrainError
+from airflow_provider.core.goodput import Goodput, goodput_sentence, goodput_xcom
 from airflow_provider.core.redaction import redact
 from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 from airflow_provider.links.ray_train import EXPERIMENT_URL_KEY, JOB_URL_KEY, experiment_url, job_url
 from airflow_provider.operators.collecting import project_results, read_experiment
+from airflow_provider.operators.goodput_metrics import emit_goodput
 from airflow_provider.operators.marker import keep_job_record
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
@@ -28,6 +32,7 @@ class Publication:
 
     def __init__(self, ti: RuntimeTaskInstanceProtocol, log: Any, *, store: TaskStateStoreAccessor) -> None:
         self._ti, self._log, self._store = ti, log, store
+        self._goodput: Goodput | None = None
 
     def experiment(self, request: TrainingRequest, *, identity: str, stop_on_kill: bool) -> None:
         """Before anything is owned: from here on the listener can stop what this try is about to start."""
@@ -53,10 +58,22 @@ class Publication:
         """The lineage of the experiment, bounded."""
         self._ti.xcom_push(key=LINEAGE_KEY, value=value)
 
-    def lineage_of_failure(self, records: ExperimentRecords) -> None:
-        """The lineage beside a failure: what can't be read or pushed must not replace the failure."""
+    def goodput(self, found: Goodput, *, k: int, is_first: bool = True) -> None:
+        """The metrics of owner `k`'s try, and the sentence that ends its log.
+
+        `is_first=False`: what it collected was collected before, and counted then.
+        """
+        spent = found.collected_by(k) if is_first else found.of_try(k)
+        emit_goodput(spent, total=found.total, ti=self._ti, log=self._log)
+        self._log.info("%s", goodput_sentence(found.total))
+
+    def lineage_of_failure(self, records: ExperimentRecords, *, k: int, now: datetime) -> None:
+        """Lineage and goodput beside a failure: what can't be read or pushed must not replace the failure."""
         try:
-            self.lineage(project_results(read_experiment(records)).lineage_xcom)
+            published = project_results(read_experiment(records), now=now)
+            self._goodput = published.goodput
+            emit_goodput(published.goodput.collected_by(k), total=published.goodput.total, ti=self._ti, log=self._log)
+            self.lineage(published.lineage_xcom)
         except RayTrainError as error:
             self._log.warning("The lineage can't be read now: %s", error)
         except Exception:  # noqa: BLE001 - process edge: XCom may be refused, and the failure must keep its kind
@@ -73,12 +90,19 @@ class Publication:
             f"  To do:  {error.change}" if error.change else "",
         ]
         self._log.error("%s", redact("\n".join(line for line in lines if line)))
-        failure = error.failure
-        value = {"kind": failure.kind.value, "reason": failure.reason, "retryable": failure.is_retryable}
+        failure, spent = error.failure, self._goodput.total if self._goodput else None
+        value = {
+            "kind": failure.kind.value,
+            "reason": failure.reason,
+            "retryable": failure.is_retryable,
+            "goodput": goodput_xcom(spent) if spent else None,
+        }
         try:
             self._ti.xcom_push(key=FAILURE_KEY, value=value)
         except Exception:  # noqa: BLE001 - process edge: a failure that can't be shown must still keep its kind
             self._log.exception("The failure could not be pushed to XCom")
+        if spent:
+            self._log.info("%s", goodput_sentence(spent))
 
 
 def _record(request: TrainingRequest, identity: str, *, stop_on_kill: bool) -> dict[str, Any]:

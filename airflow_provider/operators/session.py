@@ -292,7 +292,7 @@ class TrainingSession:
             self.operator.log.info("the job was stopped or superseded by an older owner: deciding again")
             return None
         self._record_failed(ended, now)
-        self.publication.lineage_of_failure(self.records)
+        self.publication.lineage_of_failure(self.records, k=self.attempt.k, now=now)
         failure = ended.outcome.failure or Failure(kind=FailureKind.INFRASTRUCTURE, reason="the driver gave no reason")
         # A driver that obeyed our stop knows only of the stop.
         is_our_stop = fallback is not None and ended.outcome.state is OutcomeState.CANCELLED
@@ -322,11 +322,11 @@ class TrainingSession:
 
     def _accept(self, ended: Ended, now: datetime) -> dict[str, Any]:
         """Check a success, set `accepted`, set the marker again, then publish: a replaced process publishes nothing."""
-        published = project_results(read_experiment(self.records, concluded=ended))
+        published = project_results(read_experiment(self.records, concluded=ended), now=now)
         model = model_of(published, self.request, ended.ref)
-        collected = ended.collected.record if ended.collected else None
-        refused = None
-        if collected is None or collected.accepted is None:
+        collected, refused = ended.collected.record if ended.collected else None, None
+        is_first = collected is None or collected.accepted is None
+        if is_first:
             refused = refusal(
                 ended,
                 new_checkpoints=published.new_checkpoints,
@@ -334,10 +334,10 @@ class TrainingSession:
             )
             refused = refused or missing_metric(self.operator.outlets, model)
             self._record(ended, accepted=refused is None, now=now, refused_because=refused)
-        elif not collected.accepted:
+        elif collected is not None and not collected.accepted:
             refused = collected.refused_because or "its result was refused"
         if refused is not None:
-            self.publication.lineage_of_failure(self.records)
+            self.publication.lineage_of_failure(self.records, k=self.attempt.k, now=now)
             raise self._failed(Failure(kind=FailureKind.USER, reason=refused))
         self.attempt.confirm()
         self.publication.lineage(published.lineage_xcom)
@@ -345,6 +345,7 @@ class TrainingSession:
         if published.warning:
             self.operator.log.warning(published.warning)
         events = emit(self.operator.outlets, model, context=self.context, log=self.operator.log)
+        self.publication.goodput(published.goodput, k=self.attempt.k, is_first=is_first)
         return bounded_result({**published.result, "published": events})
 
     def _record(

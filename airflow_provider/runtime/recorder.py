@@ -1,4 +1,4 @@
-"""Writes what Ray's manifest can't hold: file lists of committed checkpoints, restarts and failures, in segments.
+"""Writes what Ray's manifest can't hold: file lists of committed checkpoints, restarts, failures and phases, in segments.
 
 An open segment is written again under its own number until it is full: only this driver writes these names. What a
 crash keeps it from writing is completed from the manifest, by `late_entries`, later.
@@ -13,10 +13,11 @@ from datetime import datetime, timezone
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.manifest import Manifest
-from airflow_provider.core.records import AttemptRef, CheckpointEntry, RecordSegment, RestartEntry
+from airflow_provider.core.phases import with_phase
+from airflow_provider.core.records import AttemptRef, CheckpointEntry, Phase, PhaseEntry, RecordSegment, RestartEntry
 from airflow_provider.core.restore import registration_order
 from airflow_provider.core.strict_json import bounded_metrics
-from airflow_provider.runtime.events import CommitEvent, Event, FailureEvent
+from airflow_provider.runtime.events import CommitEvent, Event, FailureEvent, PhaseEvent
 from airflow_provider.runtime.storage import ExperimentStore
 
 MAX_ENTRIES = 1_000
@@ -45,9 +46,14 @@ class Recorder:
         self.warm_started_from: str | None = None
         """URI of the parent that it descends from instead, as long as this generation has no commit."""
         self.recorded: set[str] = set()
+        self.has_begun = False
+        """Whether this run's manifest is written. Before that nothing is written for a phase alone: the attempt may be another
+        run's, with records of its own under these names."""
         self._sequence = 1
         self._checkpoints: list[CheckpointEntry] = []
         self._restarts: list[RestartEntry] = []
+        self._phases: list[PhaseEntry] = []
+        self._has_new_phase = False
         self._unlisted: list[tuple[CommitEvent, dict[str, str | None]]] = []
         self._is_dirty = False
         self._next_write = 0.0
@@ -67,6 +73,14 @@ class Recorder:
                 )
                 self._restarts.append(entry)
                 self._is_dirty = True
+            elif isinstance(event, PhaseEvent):
+                self.note_phase(event.phase, event.at)
+
+    def note_phase(self, phase: Phase, at: datetime) -> None:
+        """Note a phase of the driver or its controller; one thread tells the one, another the other, so not always in order."""
+        phases = with_phase(self._phases, phase, at)
+        self._has_new_phase |= phases != self._phases
+        self._phases = phases
 
     def note_restart(self, entry: RestartEntry) -> None:
         """Note a failure that no controller could tell, for example its own death."""
@@ -87,7 +101,7 @@ class Recorder:
             self._is_dirty = True
             if self._is_full:
                 self._write()
-        if self._is_dirty:
+        if self._is_dirty or (self._has_new_phase and (self.has_begun or is_final)):
             self._write()
 
     @property
@@ -99,15 +113,17 @@ class Recorder:
         segment = RecordSegment(
             checkpoints=tuple(self._checkpoints),
             restarts=tuple(self._restarts),
+            phases=tuple(self._phases),
             written_at=datetime.now(timezone.utc),
         )
         self.store.write_record(layout.segment(*self.ref.rank, f"{self._sequence:06d}"), segment)
-        self._is_dirty = False
+        self._is_dirty = self._has_new_phase = False
         # A long open segment is written less often: rewriting costs what it has grown to.
         self._next_write = time.monotonic() + min(_MAX_PAUSE_S, _MIN_PAUSE_S + len(self._checkpoints) / 50)
         if self._is_full:
             self._sequence += 1
             self._checkpoints, self._restarts = [], []
+            self._phases = self._phases[-1:]  # the present one, so that the next segment repeats nothing else
 
 
 def late_entries(

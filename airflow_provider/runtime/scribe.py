@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -47,6 +48,9 @@ class Scribe:
         self.events = EventReader(events_path)
         self.recorder = Recorder(store, spec.ref)
         self.progress = Progress(phase=Phase.STARTING, phase_since=utc_now())
+        self.recorder.note_phase(self.progress.phase, self.progress.phase_since)
+        self._entered: deque[tuple[Phase, datetime]] = deque()
+        """Phases that the driver told and the recorder does not know yet: telling one never waits for the store."""
         self.proof: RestoreProof | None = None
         self._is_warned = False
         self.train_run_id = ""
@@ -76,7 +80,9 @@ class Scribe:
 
     def enter(self, phase: Phase) -> None:
         """The driver itself changes phase."""
-        self.progress = self.progress.entered(phase, utc_now())
+        now = utc_now()
+        self.progress = self.progress.entered(phase, now)
+        self._entered.append((phase, now))
         self._wake.set()
 
     def begin_fit(
@@ -86,7 +92,10 @@ class Scribe:
         with self._lock:
             self.recorder.parent, self._base, self.last_failure = parent, metrics, None
             self.recorder.warm_started_from = warm_started_from
-            self.progress = replace(self.progress.entered(Phase.WAITING, utc_now()), trained_since_commit_s=0.0)
+            self.recorder.has_begun = True
+            now = utc_now()
+            self.recorder.note_phase(Phase.WAITING, now)
+            self.progress = replace(self.progress.entered(Phase.WAITING, now), trained_since_commit_s=0.0)
 
     def note_restart(self, entry: RestartEntry) -> None:
         """A failure that no controller could tell, for example its own death."""
@@ -200,6 +209,8 @@ class Scribe:
             self.progress = self.progress.after(event)
             self._note(event)
         self.recorder.take(events)
+        while self._entered:
+            self.recorder.note_phase(*self._entered.popleft())
 
     def _note(self, event: Event) -> None:
         if isinstance(event, CommitEvent):

@@ -81,4 +81,6 @@ class ExperimentView:
             collected=found.collected.record if found.collected else None,
             manifest=read_manifest(self._records, found.ref, known=found),
             segments=segments,
+            alive=found.alive.record if found.alive else None,
+            alive_age_s=found.alive.age_s if found.alive else None,
         )

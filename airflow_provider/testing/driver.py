@@ -23,6 +23,7 @@ from airflow_provider.core.records import (
     OutcomeRecord,
     OutcomeState,
     Phase,
+    PhaseEntry,
     RecordSegment,
     RestoredRecord,
 )
@@ -69,16 +70,18 @@ class FakeDriver:
     proof: RestoreProof | None = None
     committed: list[CheckpointEntry] = field(default_factory=list)
     """This attempt's own."""
+    phases: list[PhaseEntry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Open the experiment."""
         self.records = ExperimentRecords(self.bucket.at(self.spec.experiment_uri))
         self.rank = self.spec.ref.rank
         self.restored: Candidate | None = None
-        self.phase_since = self.clock.now()
+        self._enter(Phase.STARTING)
 
     def begin(self) -> None:
         """Restore as the provider's rules say, and give a sign of life."""
+        self._enter(Phase.RESTORING)
         point = scan_restore_point(self.records, ref=self.spec.ref, policy=self.spec.restore)
         self.restored = point.candidate if point else None
         warm = self.spec.warm_start.parent if self.spec.warm_start and self.restored is None else None
@@ -96,6 +99,9 @@ class FakeDriver:
             self.manifest = self._manifest_at(self.restored)
             self._write_manifest()
         self.job.status, self.is_alive = "RUNNING", True
+        self._enter(Phase.WAITING)
+        self._enter(Phase.TRAINING)
+        self._record()
         self.sign()
 
     def play(self, outcome: Outcome) -> None:
@@ -141,12 +147,12 @@ class FakeDriver:
             then, self.then, self.is_alive = self.then, None, True
             self.play(then)
 
-    def sign(self, phase: Phase = Phase.TRAINING) -> None:
+    def sign(self) -> None:
         """Give a sign of life."""
         last = self.committed[-1] if self.committed else None
         alive = AliveRecord(
             run_uid=f"test-{self.spec.submission_id}",
-            phase=phase,
+            phase=self.phases[-1].phase,
             phase_since=self.phase_since,
             wanted_workers=self.spec.training.scaling.wanted_workers,
             num_commits=len(self.committed),
@@ -198,12 +204,23 @@ class FakeDriver:
                 warm_started_from=warm.uri if warm else None,
             )
         )
-        segment = RecordSegment(checkpoints=tuple(self.committed), written_at=self.clock.now())
+        self._record()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase_since = self.clock.now()
+        self.phases.append(PhaseEntry(phase=phase, at=self.phase_since))
+
+    def _record(self) -> None:
+        segment = RecordSegment(
+            checkpoints=tuple(self.committed), phases=tuple(self.phases), written_at=self.clock.now()
+        )
         self.records.store.write(layout.segment(*self.rank, "000001"), segment.body())
 
     def _conclude(self, state: OutcomeState, failure: Failure | None = None, *, exit_code: int = 0) -> None:
         """Leave the driver's own word, then end the job."""
-        self.sign(Phase.FINISHING)
+        self._enter(Phase.FINISHING)
+        self._record()
+        self.sign()
         score = self.spec.training.checkpoint
         best = best_name(
             self.manifest, attribute=score.checkpoint_score_attribute, order=str(score.checkpoint_score_order)

@@ -6,12 +6,14 @@ _CHECKPOINT = (
     "`uri`, `name` (relative to the experiment), `metrics`, `truncated` (whether some metrics were left out), or None"
 )
 
+_GOODPUT = "`fraction`, `wall_s`, `productive_s` and `lost_s` by cause ([goodput](../goodput.md))"
+
 TRAINING = {
     "return_value": "the result, below; after a success only",
     "checkpoint_lineage": "tries, attempts and checkpoints, below; after a success and after a failed attempt",
     "ray_train_job": "from the start of the try on: `experiment`, connection ids, whether a mark stops the job; once submitted or attached "
     "also `submission_id`, `generation`, `attempt`. The listener reads it",
-    "ray_train_failure": "of a try that failed: `kind`, `reason`, `retryable`",
+    "ray_train_failure": f"of a try that failed: `kind`, `reason`, `retryable`, `goodput`: {_GOODPUT}, or None where it collected nothing",
     "ray_job_url": "address of the link *Ray job*",
     "experiment_url": "address of the link *Experiment*",
 }
@@ -29,6 +31,7 @@ RESULT = {
     "warm_started_from": "URI of the warm start's parent, or None",
     "restore_proven": "`yes`, `no` or `unknown`: whether the progress metric went on from the restored checkpoint",
     "fenced": "whether the attempt was fenced; None where its driver left no outcome",
+    "goodput": f"of the whole training: {_GOODPUT}",
     "published": "for each asset in `outlets`: `published`, `reason`, `value`, `last`",
 }
 LINEAGE = {

@@ -14,12 +14,15 @@ import psutil
 import torch
 
 from airflow_provider.core import layout
+from airflow_provider.core.goodput import Goodput, goodput
 from airflow_provider.core.job import TrainingKind, TrainingSpec
 from airflow_provider.core.spec import ScalingConfig
+from airflow_provider.operators.collecting import read_experiment
 from tests.stack.process import find_processes
 from tests.stack.ray_cluster import RayCluster
 from tests.stack.s3 import S3Server
-from tests.support.job_package import Experiment
+from tests.support.job_package import Experiment, now
+from tests.support.training_run import records_at
 
 EPOCHS = 6
 _CASE = (Path(__file__).parent / "deterministic_case.py").read_bytes()
@@ -78,6 +81,11 @@ def loop(**config: Any) -> TrainingSpec:
         progress_metric="epoch",
         **fields,
     )
+
+
+def goodput_of(experiment: Experiment) -> Goodput:
+    """Where the experiment's time went, by its records."""
+    return goodput(read_experiment(records_at(experiment.s3, experiment.uri)), now=now())
 
 
 def weights(experiment: Experiment, n: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from airflow_provider.core import layout
+from airflow_provider.core.goodput import Cause
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, TrainingKind, TrainingSpec
 from airflow_provider.core.spec import CheckpointConfig
 from tests.support.job_package import Experiment
@@ -17,6 +18,7 @@ from tests.support.runtime_case import (
     assert_equal_weights,
     assert_no_workers,
     drivers,
+    goodput_of,
     kill,
     loop,
     processes,
@@ -38,6 +40,13 @@ def test_a_run_leaves_records_outcome_and_a_manifest_that_plain_ray_restores(hea
     assert all(e["files"][0]["key"] == "state.pt" and e["files"][0]["etag"] for e in entries)
     assert [e["parent"] for e in entries] == [None, *[e["checkpoint"] for e in entries[:-1]]]
     assert entries[0]["metrics"]["f32"] == 0.5, "numpy scalars survive"
+    phases = [p["phase"] for p in segment["phases"]]
+    assert phases == ["starting", "restoring", "waiting", "training", "finishing"]
+    spent = goodput_of(healthy).total
+    assert spent.productive_s > EPOCHS * 0.5, "each epoch takes at least that"
+    assert spent.productive_s + sum(spent.lost_s.values()) == pytest.approx(spent.wall_s)
+    lost = {cause for cause, seconds in spent.lost_s.items() if seconds}
+    assert lost == {Cause.QUEUEING, Cause.START_UP, Cause.WAITING}, "and nothing else: it was an unharmed run"
     uri = f"s3://{healthy.bucket}/{quote(healthy.prefix)}"  # pyarrow reads a URI here, not a key
     body = {
         "entrypoint": f"python plain.py {json.dumps(uri)}",
@@ -83,6 +92,13 @@ def test_dead_worker_is_recovered_and_dead_driver_restored_bit_for_bit(
         for e in experiment.json(key)["checkpoints"]
     }
     assert set(committed) <= recorded, "what the dead driver could not record was completed"
+    first_spent, second_spent = (one.spent for one in goodput_of(experiment).attempts)
+    assert first_spent.lost_s[Cause.DETECTION] > 0, "Ray noticed the worker, and nobody the driver until the next claim"
+    assert first_spent.lost_s[Cause.REWORK] > 0
+    assert first_spent.productive_s > 1
+    assert second_spent.lost_s[Cause.REWORK] == 0
+    for spent in (first_spent, second_spent):
+        assert spent.productive_s + sum(spent.lost_s.values()) == pytest.approx(spent.wall_s)
 
 
 def test_thawed_driver_harms_nothing_and_ends_as_superseded(experiment: Experiment, healthy: Experiment) -> None:
@@ -114,6 +130,9 @@ def test_stop_record_ends_the_driver_and_its_workers(experiment: Experiment) -> 
     assert ended["driver_exit_code"] == EXIT_CANCELLED, experiment.log(job)
     outcome = experiment.json(layout.outcome(1, 1))
     assert (outcome["state"], outcome["failure"]["kind"]) == ("cancelled", "stopped")
+    spent = goodput_of(experiment).total
+    assert spent.productive_s > 0
+    assert spent.lost_s[Cause.REWORK] > 0, "training after the last commit was stopped"
     assert_no_workers(experiment.ray)
 
 

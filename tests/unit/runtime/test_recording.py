@@ -13,6 +13,7 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry
+from airflow_provider.core.phases import MAX_PHASES
 from airflow_provider.core.records import AttemptRef, Phase, RecordSegment
 from airflow_provider.runtime import recorder as recording
 from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent, append_event
@@ -143,6 +144,72 @@ def test_waiting_for_nodes_is_bounded_and_counts_on_over_failed_starts() -> None
     assert overdue is not None
     assert overdue.kind is FailureKind.CAPACITY
     assert progress.overdue(Timings(resource_timeout_s=None), now=at(99_999)) is None
+
+
+def test_phases_are_written_once_the_attempt_is_this_runs(store: ExperimentStore) -> None:
+    """Before its manifest is written another run may hold the attempt, with records under the same names."""
+    recorder = Recorder(store, REF)
+    recorder.note_phase(Phase.STARTING, at(0))
+    recorder.flush()
+    assert segments(store) == {}
+    recorder.has_begun = True
+    recorder.take([PhaseEvent(at=at(9), phase=Phase.TRAINING), commit(store, 1)])
+    recorder.note_phase(Phase.WAITING, at(5))
+    recorder.flush()
+    (segment,) = segments(store).values()
+    assert [(p.phase, p.at) for p in segment.phases] == [
+        (Phase.STARTING, at(0)),
+        (Phase.WAITING, at(5)),
+        (Phase.TRAINING, at(9)),
+    ]
+
+
+def test_a_driver_that_fails_before_its_fit_leaves_its_phases_at_the_end(store: ExperimentStore) -> None:
+    recorder = Recorder(store, REF)
+    recorder.note_phase(Phase.STARTING, at(0))
+    recorder.flush(is_final=True)
+    (segment,) = segments(store).values()
+    assert [p.phase for p in segment.phases] == [Phase.STARTING]
+
+
+def test_a_phase_that_is_told_again_writes_nothing(store: ExperimentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(store, REF)
+    recorder.has_begun = True
+    recorder.note_phase(Phase.WAITING, at(0))
+    recorder.flush(is_final=True)
+    monkeypatch.setattr(store, "write_record", lambda *_: pytest.fail("written again"))
+    recorder.note_phase(Phase.WAITING, at(3))
+    recorder.flush(is_final=True)
+
+
+def test_phases_neither_fill_a_segment_nor_grow_without_end(
+    store: ExperimentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "MAX_ENTRIES", 3)
+    recorder = Recorder(store, REF)
+    for second in range(3_000):
+        recorder.note_phase((Phase.WAITING, Phase.TRAINING, Phase.LOST)[second % 3], at(second))
+    recorder.take([commit(store, i) for i in range(1, 5)])
+    recorder.flush(is_final=True)
+    first, second_one = segments(store).values()
+    assert len(first.checkpoints) == 3
+    assert 10 < len(first.phases) <= MAX_PHASES
+    assert second_one.phases == first.phases[-1:], "the next segment says the present phase, and what follows"
+
+
+def test_the_driver_and_the_controller_tell_phases_of_one_history(store: ExperimentStore, tmp_path: Path) -> None:
+    """What the driver enters by itself is told without waiting for the thread that records."""
+    watched = scribe(store, tmp_path)
+    watched.enter(Phase.RESTORING)
+    watched.begin_fit(parent=None, metrics=None)
+    now = datetime.now(timezone.utc)
+    append_event(str(tmp_path / "events"), PhaseEvent(at=now + timedelta(seconds=5), phase=Phase.TRAINING))
+    assert watched.settle()
+    watched.enter(Phase.FINISHING)
+    assert watched.settle()
+    (segment,) = segments(store).values()
+    assert {p.phase for p in segment.phases} == set(Phase) - {Phase.LOST}
+    assert [p.at for p in segment.phases] == sorted(p.at for p in segment.phases)
 
 
 def scribe(store: ExperimentStore, tmp_path: Path) -> Scribe:
