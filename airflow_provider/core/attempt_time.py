@@ -125,9 +125,7 @@ def _marks(attempts: Sequence[AttemptRecords], number: int, *, now: datetime) ->
     return driver_marks(attempt, not_before=attempt.claim.created_at, not_after=min(ends))
 
 
-def _begin(
-    attempt: AttemptRecords, owners: Mapping[int, OwnerRecord], *, not_before: datetime | None
-) -> datetime:
+def _begin(attempt: AttemptRecords, owners: Mapping[int, OwnerRecord], *, not_before: datetime | None) -> datetime:
     """The try that claimed it began to work for it as soon as nothing else was there to wait for."""
     owner, claimed_at = owners.get(attempt.claim.k), attempt.claim.created_at
     at = min(owner.created_at, claimed_at) if owner else claimed_at

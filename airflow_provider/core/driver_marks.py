@@ -64,9 +64,7 @@ def driver_marks(attempt: AttemptRecords, *, not_before: datetime, not_after: da
         phases=tuple((phase, at + shift) for phase, at in phases),
         commits={name: at + shift for name, at in commits.items()},
         has_untimed=any(name not in commits for name in own_commits(attempt)),
-        steps_back=tuple(
-            (at + shift, base + shift if base else None) for at, base in _steps_back(entries, commits)
-        ),
+        steps_back=tuple((at + shift, base + shift if base else None) for at, base in _steps_back(entries, commits)),
         last_sign=max(signs) + shift,
         finished_at=finished_at + shift if finished_at else None,
         shift=shift,

@@ -7,9 +7,8 @@ has exactly one cause; what nobody waited for (the time after a success, or unti
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Any
 
 from airflow_provider.core.attempt_time import AttemptTime, Cause, Stretch, attempt_times
@@ -29,7 +28,9 @@ __all__ = [
     "in_words",
 ]
 
-_NOTHING: Mapping[Cause, float] = MappingProxyType(dict.fromkeys(Cause, 0.0))
+
+def _nothing() -> dict[Cause, float]:
+    return dict.fromkeys(Cause, 0.0)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class TimeSpent:
 
     wall_s: float = 0.0
     productive_s: float = 0.0
-    lost_s: Mapping[Cause, float] = _NOTHING
+    lost_s: Mapping[Cause, float] = field(default_factory=_nothing)
     """By cause; each cause has an entry."""
 
     @property
@@ -56,7 +57,7 @@ class TimeSpent:
         return TimeSpent(
             self.wall_s + other.wall_s,
             self.productive_s + other.productive_s,
-            MappingProxyType({cause: self.lost_s[cause] + other.lost_s[cause] for cause in Cause}),
+            {cause: self.lost_s[cause] + other.lost_s[cause] for cause in Cause},
         )
 
 
@@ -143,7 +144,7 @@ def _spent(stretches: Iterable[Stretch]) -> TimeSpent:
         sums[stretch.cause] += stretch.end - stretch.start
     seconds = {cause: duration.total_seconds() for cause, duration in sums.items()}
     lost = {cause: seconds[cause] for cause in Cause}
-    return TimeSpent(sum(sums.values(), timedelta()).total_seconds(), seconds[None], MappingProxyType(lost))
+    return TimeSpent(sum(sums.values(), timedelta()).total_seconds(), seconds[None], lost)
 
 
 def _try_starts(owners: Sequence[OwnerRecord], times: Sequence[AttemptTime]) -> list[datetime]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from airflow_provider.core.records import Phase, PhaseEntry
 
@@ -41,7 +42,7 @@ def merged(phases: Sequence[PhaseEntry]) -> list[PhaseEntry]:
 def _one_each(window: Sequence[PhaseEntry]) -> Iterator[PhaseEntry]:
     """One entry for each phase of the window, in the order in which they first came; its last entry only ends it."""
     lasted: dict[Phase, timedelta] = {}
-    for entry, following in zip(window, window[1:], strict=False):
+    for entry, following in pairwise(window):
         lasted[entry.phase] = lasted.get(entry.phase, timedelta()) + (following.at - entry.at)
     at = window[0].at
     for phase, duration in lasted.items():

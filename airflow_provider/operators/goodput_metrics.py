@@ -36,7 +36,7 @@ def emit_goodput(spent: TimeSpent, *, total: TimeSpent, ti: RuntimeTaskInstanceP
         stats.incr(PRODUCTIVE, round(spent.productive_s), tags=tags)
         for cause in Cause:
             stats.incr(f"{LOST}.{cause.value}", round(spent.lost_s[cause]), tags=tags)
-    except Exception:  # noqa: BLE001 - process edge: Airflow's backends raise what they like
+    except Exception:  # process edge: Airflow's backends raise what they like
         log.exception("The metrics of the training's goodput could not be sent; nothing else depends on them")
 
 

@@ -53,9 +53,7 @@ def test_an_unharmed_run() -> None:
 
 def test_a_lost_worker_costs_rework_since_the_last_commit_and_a_new_start_of_workers() -> None:
     phases = [*HEALTHY, ("lost", 80), ("waiting", 83), ("training", 90), ("finishing", 150)]
-    run = attempt(
-        1, claimed=2, phases=phases, commits={name(1, 1): 60, name(1, 2): 100}, ended=("success", 150)
-    )
+    run = attempt(1, claimed=2, phases=phases, commits={name(1, 1): 60, name(1, 2): 100}, ended=("success", 150))
     assert parts(account(a_try(1, 0), run).total) == {
         "queueing": 10,
         "start_up": 5,
@@ -134,9 +132,7 @@ def test_a_killed_driver_costs_detection_until_airflow_noticed() -> None:
 
 
 def test_a_driver_that_died_with_its_worker_was_noticed_by_the_next_try() -> None:
-    first = attempt(
-        1, claimed=2, phases=HEALTHY, commits={name(1, 1): 60}, alive=alive("training", 20, written=80)
-    )
+    first = attempt(1, claimed=2, phases=HEALTHY, commits={name(1, 1): 60}, alive=alive("training", 20, written=80))
     second = attempt(2, claimed=182, restored=name(1, 1), phases=[("starting", 190), ("waiting", 191)])
     found = account(a_try(1, 0), first, a_try(2, 180), second, now=191)
     assert parts(found.attempts[0].spent)["detection"] == 100
@@ -145,9 +141,7 @@ def test_a_driver_that_died_with_its_worker_was_noticed_by_the_next_try() -> Non
 
 
 def test_an_attached_try_splits_tries_and_loses_nothing() -> None:
-    run = attempt(
-        1, claimed=2, phases=[*HEALTHY, ("finishing", 100)], commits={name(1, 1): 60}, ended=("success", 100)
-    )
+    run = attempt(1, claimed=2, phases=[*HEALTHY, ("finishing", 100)], commits={name(1, 1): 60}, ended=("success", 100))
     found = account(a_try(1, 0), run, a_try(2, 70, acted_on=run.claim.ref))
     assert parts(found.total) == {"queueing": 10, "start_up": 5, "waiting": 5, "productive": 80}
     assert [parts(one.spent) for one in found.tries] == [
@@ -268,9 +262,7 @@ def test_a_start_from_scratch_makes_all_before_it_rework() -> None:
 
 
 def test_a_running_attempt_is_measured_up_to_now() -> None:
-    run = attempt(
-        1, claimed=2, phases=HEALTHY, commits={name(1, 1): 60}, alive=alive("training", 20, written=90)
-    )
+    run = attempt(1, claimed=2, phases=HEALTHY, commits={name(1, 1): 60}, alive=alive("training", 20, written=90))
     found = account(a_try(1, 0), run, now=100)
     assert parts(found.total) == {"queueing": 10, "start_up": 5, "waiting": 5, "productive": 80}
     assert found.attempts[0].is_running
@@ -386,7 +378,7 @@ def test_a_drivers_clock_never_changes_what_it_did(skew: float) -> None:
     found = account(a_try(1, 0), first, a_try(2, 300), second, now=330).attempts[0].spent
     kept = {one: seconds for one, seconds in parts(found).items() if one not in {"queueing", "retrying"}}
     assert kept == {"start_up": 5, "waiting": 5, "productive": 40, "rework": 15}
-    assert found.wall_s == 300
+    assert found.wall_s == (312 if skew > 1_000 else 300), "at the latest it ended as the next attempt was claimed"
 
 
 PHASES = st.sampled_from([phase.value for phase in Phase])
@@ -397,7 +389,10 @@ SECONDS = st.floats(-500, 2_000, allow_nan=False)
 def stories(draw: st.DrawFn) -> ExperimentFacts:
     """Any tries and attempts, with clocks as they like and records missing at will."""
     count = draw(st.integers(1, 4))
-    owners = [a_try(k, draw(SECONDS), final=draw(st.integers(0, 9)) == 0) for k in range(1, count + draw(st.integers(0, 2)) + 1)]
+    owners = [
+        a_try(k, draw(SECONDS), final=draw(st.integers(0, 9)) == 0)
+        for k in range(1, count + draw(st.integers(0, 2)) + 1)
+    ]
     attempts = [draw(attempts_of(number)) for number in range(1, count + 1)]
     return story(*owners, *attempts)
 
@@ -412,7 +407,9 @@ def attempts_of(draw: st.DrawFn, number: int) -> AttemptRecords:
         k=draw(st.integers(1, 5)),
         phases=phases,
         commits=commits,
-        restored=draw(st.sampled_from([None, name(1, 0), name(number - 1, 1), "attempts/000009/x"])) if number > 1 else None,
+        restored=draw(st.sampled_from([None, name(1, 0), name(number - 1, 1), "attempts/000009/x"]))
+        if number > 1
+        else None,
         ended=draw(st.none() | st.tuples(st.sampled_from(["success", "failed", "cancelled"]), SECONDS)),
         noticed=draw(st.none() | st.tuples(st.sampled_from(["success", "failed"]), SECONDS)),
         answers_clear=draw(st.sampled_from([None, True, False])),
@@ -454,9 +451,7 @@ def test_it_is_the_same_value_for_the_same_records(facts: ExperimentFacts, later
 
 def test_ten_thousand_checkpoints_take_no_time() -> None:
     commits = {name(1, n): 30 + n for n in range(10_000)}
-    facts = story(
-        a_try(1, 0), attempt(1, claimed=2, phases=HEALTHY, commits=commits, ended=("success", 10_100))
-    )
+    facts = story(a_try(1, 0), attempt(1, claimed=2, phases=HEALTHY, commits=commits, ended=("success", 10_100)))
     began = time.process_time()
     found = goodput(facts, now=at(11_000))
     assert time.process_time() - began < 1

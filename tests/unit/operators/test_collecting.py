@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts
 from airflow_provider.operators.collecting import project_results
-from tests.support.records import attempt_records, collected, entry, outcome, owner
+from tests.support.records import NOW, attempt_records, collected, entry, outcome, owner
 
 
 def attempt(number: int, count: int, *, generation: int = 1, **changes: Any) -> AttemptRecords:
@@ -17,7 +17,7 @@ def attempt(number: int, count: int, *, generation: int = 1, **changes: Any) -> 
 
 
 def new(*attempts: AttemptRecords) -> int:
-    published = project_results(ExperimentFacts("s3://b/e", (owner(1),), attempts))
+    published = project_results(ExperimentFacts("s3://b/e", (owner(1),), attempts), now=NOW)
     assert published.result["new_checkpoints"] == published.new_checkpoints
     assert published.summary.startswith(f"{published.new_checkpoints} new checkpoints in ")
     return published.new_checkpoints

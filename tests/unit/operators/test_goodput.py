@@ -50,7 +50,9 @@ def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsdServer]:
 def seconds(received: dict[str, str]) -> dict[str, int]:
     """The counters by their name behind `ray_train.`."""
     counters = {name: value for name, value in received.items() if value.endswith("|c")}
-    return {name.removeprefix(f"{PREFIX}.ray_train."): int(value.removesuffix("|c")) for name, value in counters.items()}
+    return {
+        name.removeprefix(f"{PREFIX}.ray_train."): int(value.removesuffix("|c")) for name, value in counters.items()
+    }
 
 
 def test_the_metrics_are_those_that_airflow_sets_up_in_a_task() -> None:
