@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from types import ModuleType
-from typing import Any
 
 from typing_extensions import Self
 
@@ -22,7 +21,7 @@ class StatsdServer:
     def __enter__(self) -> Self:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((LOOPBACK, 0))
-        self._socket.settimeout(5.0)
+        self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         return self
 
@@ -30,9 +29,11 @@ class StatsdServer:
         self._socket.close()
 
     def received(self) -> dict[str, str]:
-        """All lines that have come, the last one of each name. A datagram on loopback is there as soon as it is sent."""
+        """The lines that have come since the last call, the last one of each name.
+
+        A datagram on loopback is there as soon as it is sent.
+        """
         found: dict[str, str] = {}
-        self._socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while True:
                 name, _, value = self._socket.recv(1_024).decode().partition(":")
@@ -41,11 +42,11 @@ class StatsdServer:
 
 
 class StatsClient:
-    """The two calls that Airflow makes for gauges and counters."""
+    """The calls that Airflow makes. Its timers say nothing here."""
 
-    def __init__(self, host: str, port: int, prefix: str | None = None, **_: Any) -> None:
+    def __init__(self, host: str, port: int, prefix: str, is_ipv6: bool) -> None:
+        assert not is_ipv6
         self._address, self._prefix = (host, port), prefix
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def incr(self, stat: str, count: int = 1, rate: float = 1) -> None:
         self._send(stat, f"{count}|c")
@@ -53,8 +54,21 @@ class StatsClient:
     def gauge(self, stat: str, value: float, rate: float = 1, delta: bool = False) -> None:
         self._send(stat, f"{value}|g")
 
+    def timing(self, stat: str, value: float) -> None:
+        self._send(stat, f"{value}|ms")
+
+    def timer(self, stat: str) -> StatsClient:
+        return self
+
+    def start(self) -> None:
+        """Of a timer."""
+
+    def stop(self) -> None:
+        """Of a timer."""
+
     def _send(self, stat: str, value: str) -> None:
-        self._socket.sendto(f"{self._prefix}.{stat}:{value}".encode(), self._address)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.sendto(f"{self._prefix}.{stat}:{value}".encode(), self._address)
 
 
 def client_module() -> ModuleType:
