@@ -41,9 +41,10 @@ class FunctionModule:
     def _body(self) -> str:
         return (
             f"{self.text}\n\n"
-            f"def {LOOP}(config):\n"
-            "    from airflow_provider.core.dag_function import call_with\n"
-            f"    call_with({self.function}, config)\n"
+            # The function may have any name: none of these may hide it.
+            f"def {LOOP}(__config__):\n"
+            "    from airflow_provider.core.dag_function import call_with as __call_with__\n"
+            f"    __call_with__({self.function}, __config__)\n"
         )
 
 
@@ -51,7 +52,9 @@ def module_name(filename: str) -> str:
     """A module's name for a DAG file's path."""
     stem = re.split(r"[/\\]", filename)[-1].rpartition(".py")[0]
     name = re.sub(r"\W", "_", stem, flags=re.ASCII)
-    return name if name.isidentifier() and not keyword.iskeyword(name) else f"dag_{name}"
+    # `__init__` would take the place of the package's own file.
+    is_plain = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
+    return name if is_plain else f"dag_{name}"
 
 
 def call_with(function: Callable[..., Any], config: Mapping[str, Any]) -> None:

@@ -19,10 +19,12 @@ from airflow_provider.core.source_bindings import (
     BindingKind,
     Function,
     first_use,
+    names_before_own,
     names_from_outside,
     names_in_fields,
     nodes_of_body,
 )
+from airflow_provider.core.source_decorators import AIRFLOW, PROVIDER, is_airflows, own_decorators
 from airflow_provider.core.source_places import (
     Place,
     first_line,
@@ -33,14 +35,22 @@ from airflow_provider.core.source_places import (
     seen_from,
 )
 from airflow_provider.core.source_rows import Piece, SourceFile, render
-from airflow_provider.core.source_values import change_of, import_root, is_literal, literal_of, problem_of_value
+from airflow_provider.core.source_values import (
+    UNKNOWN,
+    addition_to,
+    change_of,
+    import_root,
+    import_text,
+    is_another,
+    is_literal,
+    problem_of_value,
+)
 
-AIRFLOW = "airflow"
-PROVIDER = "airflow_provider"
 _ON_CLUSTER = ("core", "runtime")
 """Rooms of this package that travel with the job."""
 _MODULE_NAMES = frozenset({"__name__", "__doc__", "__builtins__", "__package__", "__spec__"})
 """Names that each module has without binding them."""
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _parsed = lru_cache(maxsize=4)(SourceFile)
 
 
@@ -60,6 +70,8 @@ class DagFunction:
     """Default values by parameter."""
     module_values: Mapping[str, object] = field(default_factory=dict)
     """Present values of its module's names."""
+    is_bare: bool = False
+    """Whether the decorator got the function itself: what is written between the two has wrapped nothing."""
 
 
 def module_text(function: DagFunction) -> str:
@@ -97,7 +109,7 @@ class _Shipment:
         node, place = self._located()
         self._check_kind(node, place)
         self.defaults = named_defaults(node, self.function.defaults)
-        decorators = self._own_decorators(node, place)
+        decorators = own_decorators(node, place, is_bare=self.function.is_bare)
         self.bound[node.name] = id(node)
         self._keep(Piece(node, place.around, decorators=decorators), place)
         while self._todo:
@@ -140,28 +152,6 @@ class _Shipment:
         if any(isinstance(block, ast.ClassDef) for block in place.around):
             raise self.refused("it stands in a class", line=node.lineno, change="move it out of the class")
 
-    def _own_decorators(self, node: Function, place: Place) -> tuple[ast.expr, ...]:
-        """Those below the last one of Airflow's: they wrap the function, those above the task."""
-        last = -1
-        for number, decorator in enumerate(node.decorator_list):
-            if self._is_airflows(decorator, place):
-                last = number
-        return tuple(node.decorator_list[last + 1 :])
-
-    def _is_airflows(self, expression: ast.expr, place: Place, *, depth: int = 0) -> bool:
-        root: ast.expr = expression
-        while isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
-            root = root.func if isinstance(root, ast.Call) else root.value
-        if not isinstance(root, ast.Name) or depth > 5:
-            return False
-        for binding in lookup(root.id, place)[1]:
-            if binding.kind is BindingKind.IMPORT and import_root(binding) in (AIRFLOW, PROVIDER):
-                return True
-            value = getattr(binding.node, "value", None)
-            if binding.kind is BindingKind.VALUE and value and self._is_airflows(value, place, depth=depth + 1):
-                return True
-        return False
-
     # --- what it uses --------------------------------------------------------------------------------------------
 
     def _keep(self, piece: Piece, place: Place) -> None:
@@ -182,13 +172,21 @@ class _Shipment:
                 line=error.lineno or 1,
                 change="move it to the module's top level",
             ) from None
-        hints = {name for name in names_in_fields(piece.node) if self._can_be_hint(name, place)}
-        for name in sorted(names | hints):
+        names |= {name for name in names_in_fields(piece.node) if self._can_be_hint(name, place)}
+        names |= {name for name in names_before_own(piece.node) if lookup(name, place)[1]}
+        for name in sorted(names):
             self._resolve(name, piece, place)
 
-    def _can_be_hint(self, name: str, place: Place) -> bool:
+    def _can_be_hint(self, name: str, place: Place, *, depth: int = 0) -> bool:
         """Whether a name in a field's type hint travels: what doesn't is left out, since few classes read their hints."""
         bindings = lookup(name, place)[1]
+        if len(bindings) == 1 and bindings[0].kind is BindingKind.VALUE and depth < 5:
+            # An alias: `Numbers = list[float]`.
+            statement = bindings[0].node
+            used = {part.id for part in ast.walk(statement) if isinstance(part, ast.Name) and part.id != name}
+            is_plain = problem_of_value(statement, lambda root: lookup(root, place)[1]) is None
+            known = (hasattr(builtins, n) or self._can_be_hint(n, place, depth=depth + 1) for n in used)
+            return is_plain and all(known)
         return bool(bindings) and all(
             binding.kind is BindingKind.DEFINITION
             or (binding.kind is BindingKind.IMPORT and import_root(binding) not in (AIRFLOW, PROVIDER))
@@ -217,7 +215,10 @@ class _Shipment:
             self._take(binding, seen_from(scope, binding, place), line=line)
 
     def _check_builtin(self, name: str, place: Place, *, line: int) -> None:
-        if hasattr(builtins, name) or name in _MODULE_NAMES:
+        present = self.function.module_values
+        # `from numpy import *` replaces `sum` and `max`.
+        is_replaced = name in present and present[name] is not getattr(builtins, name, None)
+        if name in _MODULE_NAMES or (hasattr(builtins, name) and not is_replaced):
             return
         if name == "__file__":
             what, change = "it uses __file__, which is another file on the cluster", "pass the path as an argument"
@@ -249,7 +250,7 @@ class _Shipment:
         name, kind = binding.name, binding.kind
         if kind is BindingKind.IMPORT:
             self._check_import(binding, line=line)
-            self._keep(Piece(binding.node, binding.around, text=_import_text(binding)), place)
+            self._keep(Piece(binding.node, binding.around, text=import_text(binding)), place)
         elif kind is BindingKind.DEFINITION:
             decorators = tuple(getattr(binding.node, "decorator_list", ()))
             self._check_helper(binding, decorators, place)
@@ -290,7 +291,7 @@ class _Shipment:
 
     def _check_helper(self, binding: Binding, decorators: Sequence[ast.expr], place: Place) -> None:
         for decorator in decorators:
-            if self._is_airflows(decorator, place):
+            if is_airflows(decorator, place):
                 raise self.refused(
                     f"it uses {binding.name!r}, which is a task or a DAG (line {binding.line})",
                     line=decorator.lineno,
@@ -308,6 +309,8 @@ class _Shipment:
         value = values[name]
         if binding.kind is BindingKind.VALUE:
             self._check_value(binding, place, line=line)
+        # Taken now, as it is: what the function around does to it afterwards stays behind.
+        self._check_unchanged(binding, value, place, line=line, after=self.function.line)
         if not is_literal(value):
             raise self.refused(
                 f"{name!r} of the function around it is a {type(value).__name__} (line {binding.line}), not a literal",
@@ -325,13 +328,16 @@ class _Shipment:
                 line=line,
                 change=f"pass {name} as an argument of the task, or make it inside the function",
             )
-        known, literal = literal_of(binding.node)
-        present = self.function.module_values.get(name, literal)
-        is_changed = type(present) is not type(literal) or present != literal
-        if len(place.scopes) > 1:
-            return
-        where = change_of(name, self.file.tree) if isinstance(present, (list, dict, set)) else None
-        if where is not None or (known and is_changed):
+        if len(place.scopes) == 1:
+            present = self.function.module_values.get(name, UNKNOWN)
+            self._check_unchanged(binding, present, place, line=line)
+
+    def _check_unchanged(self, binding: Binding, present: object, place: Place, *, line: int, after: int = 0) -> None:
+        """The value must be what its statement made it, or may be changed up to the line `after`."""
+        name, is_mutable = binding.name, isinstance(present, (list, dict, set))
+        where = change_of(name, place.scopes[0].scope, after=after) if is_mutable else None
+        is_changed = not after and is_another(binding, present, self.function.module_values)
+        if where is not None or is_changed:
             by = f" (by line {where})" if where is not None else ""
             raise self.refused(
                 f"{name!r} was changed since line {binding.line} bound it{by}",
@@ -342,7 +348,7 @@ class _Shipment:
     # --- checks of the whole -------------------------------------------------------------------------------------
 
     def _check_rebound(self, place: Place) -> None:
-        """A function that stays here must not rebind what travels."""
+        """What stays here must not rebind or add to what travels."""
         kept = {id(node) for piece in self.pieces.values() for node in ast.walk(piece.node)}
         found: list[tuple[ast.Global | ast.Nonlocal, set[str]]] = [
             (node, set(self.bound)) for node in ast.walk(self.file.tree) if isinstance(node, ast.Global)
@@ -356,6 +362,15 @@ class _Shipment:
                     line=node.lineno,
                     change=f"pass {name} as an argument",
                 )
+        definitions = {n.name: n for piece in self.pieces.values() if isinstance(n := piece.node, _NAMED)}
+        definitions.pop(self.function.name)  # in the file that is the task
+        name, line = addition_to(definitions, self.file.tree, kept=kept)
+        if name:
+            raise self.refused(
+                f"line {line} adds to {name!r}, and only its definition travels",
+                line=line,
+                change=f"put it into the definition of {name}, or do it inside the function",
+            )
 
     def _check_syntax(self, text: str, node: Function) -> None:
         try:
@@ -366,14 +381,3 @@ class _Shipment:
                 line=error.lineno or node.lineno,
                 change="move it and what it uses to the module's top level",
             ) from error
-
-
-def _import_text(binding: Binding) -> str:
-    """One name's import: others of the same statement may not exist on the cluster."""
-    node, alias = binding.node, binding.alias
-    if alias is None:
-        return ""
-    as_name = f" as {alias.asname}" if alias.asname else ""
-    if isinstance(node, ast.ImportFrom):
-        return f"from {node.module} import {alias.name}{as_name}"
-    return f"import {alias.name}{as_name}"

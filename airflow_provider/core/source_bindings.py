@@ -38,6 +38,8 @@ class Binding:
     around: tuple[ast.stmt, ...] = ()
     alias: ast.alias | None = None
     """The part of an import that binds the name."""
+    imported_by: ast.Import | ast.ImportFrom | None = None
+    """That import, also where a whole if or try statement travels to have it."""
 
 
 @dataclass(eq=False)
@@ -130,7 +132,8 @@ class _Block:
     def _add(self, name: str, kind: BindingKind, node: ast.stmt, *, alias: ast.alias | None = None) -> None:
         if self.unit is not None:
             kind = self.kind or BindingKind.BRANCHES
-        self.found.add(Binding(name, kind, node.lineno, self.unit or node, self.around, alias))
+        imported_by = node if isinstance(node, (ast.Import, ast.ImportFrom)) else None
+        self.found.add(Binding(name, kind, node.lineno, self.unit or node, self.around, alias, imported_by))
 
 
 def _is_target(part: ast.AST, node: ast.Assign | ast.AnnAssign) -> bool:
@@ -158,14 +161,16 @@ _NEW_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """The node and what is below it, without functions, classes and the blocks of compound statements."""
-    yield node
-    is_compound = isinstance(node, ast.stmt)
-    for name, value in ast.iter_fields(node):
-        if is_compound and name in ("body", "orelse", "finalbody", "handlers", "cases") and isinstance(value, list):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not isinstance(child, _NEW_SCOPES):
-                yield from own_nodes(child)
+    todo = [node]
+    while todo:
+        part = todo.pop()
+        yield part
+        for name, value in ast.iter_fields(part):
+            is_block = name in ("body", "orelse", "finalbody", "handlers", "cases") and isinstance(part, ast.stmt)
+            if is_block and isinstance(value, list):
+                continue
+            children = value if isinstance(value, list) else [value]
+            todo += [c for c in children if isinstance(c, ast.AST) and not isinstance(c, _NEW_SCOPES)]
 
 
 def nodes_of_body(scope: Scope) -> Iterator[ast.AST]:
@@ -198,6 +203,42 @@ def names_from_outside(text: str) -> set[str]:
             if symbol.is_global() and (symbol.is_referenced() or symbol.is_declared_global()):
                 found.add(symbol.get_name())
     return found - own
+
+
+def names_before_own(node: ast.stmt) -> set[str]:
+    """Names that a class's body reads before it binds them itself: `class C: size = size` has the module's until then."""
+    found: set[str] = set()
+    for part in ast.walk(node):
+        read: set[str] = set()
+        bound: set[str] = set()
+        for statement in part.body if isinstance(part, ast.ClassDef) else ():
+            parts = list(_at_once(statement))
+            of_loops = {id(n) for c in parts if isinstance(c, ast.comprehension) for n in ast.walk(c.target)}
+            names = [n for n in parts if isinstance(n, ast.Name) and id(n) not in of_loops]
+            read |= {n.id for n in names if isinstance(n.ctx, ast.Load)} - bound
+            bound |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                bound.add(statement.name)
+        found |= read & bound
+    return found
+
+
+def _at_once(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a statement of a class's body is reached: of functions in it, decorators and default values."""
+    todo: list[ast.AST] = [node]
+    while todo:
+        part = todo.pop()
+        yield part
+        if isinstance(part, ast.Lambda):
+            todo += [*part.args.defaults, *filter(None, part.args.kw_defaults)]
+        elif isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            todo += [*part.decorator_list, *part.args.defaults, *filter(None, part.args.kw_defaults)]
+        elif isinstance(part, ast.ClassDef):
+            todo += [*part.decorator_list, *part.bases, *(keyword.value for keyword in part.keywords)]
+        elif isinstance(part, ast.AnnAssign):
+            todo += [part.target, *filter(None, [part.value])]
+        else:
+            todo.extend(ast.iter_child_nodes(part))
 
 
 def names_in_fields(node: ast.stmt) -> set[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from airflow_provider.core.source_bindings import Binding, BindingKind, nodes_of_body
+from airflow_provider.core.source_bindings import Binding, Scope, nodes_of_body
 
 _OF_THE_MACHINE = frozenset({"os", "platform", "socket", "getpass"})
 """Modules whose values differ between Airflow's machine and the cluster, and may be secret."""
@@ -13,6 +13,7 @@ _CALLS = frozenset(
     [
         *("logging.getLogger", "re.compile", "pathlib.Path", "pathlib.PurePosixPath", "datetime.timedelta"),
         *("collections.namedtuple", "typing.NamedTuple", "typing.TypeVar", "typing.NewType", "torch.device"),
+        "pydantic.Field",
     ]
 )
 """Calls that give the same anywhere."""
@@ -32,15 +33,18 @@ _CHANGING = frozenset(
 )
 """Methods that change a list, dict or set."""
 _NO_VALUE = "what it stands for is decided by more than imports, definitions and literals"
+UNKNOWN = object()
+"""Stands for a present value that nobody knows."""
 Lookup = Callable[[str], Sequence[Binding]]
 
 
-def change_of(name: str, module: ast.Module) -> int | None:
-    """The line on which a module's own statement changes the list, dict or set that a name stands for; None where none does.
+def change_of(name: str, scope: Scope, *, after: int = 0) -> int | None:
+    """The line on which a scope's own statement changes the list, dict or set that a name stands for; None where none does.
 
-    `CONFIG["lr"] = 0.1` and `NAMES.append("a")` are no assignments to the name, so they stay behind.
+    `CONFIG["lr"] = 0.1` and `NAMES.append("a")` are no assignments to the name, so they stay behind. Only lines below
+    `after` count.
     """
-    for part in nodes_of_body(module):
+    for part in nodes_of_body(scope):
         target: ast.expr | None = None
         if isinstance(part, ast.Subscript) and isinstance(part.ctx, (ast.Store, ast.Del)):
             target = part
@@ -49,16 +53,52 @@ def change_of(name: str, module: ast.Module) -> int | None:
         root: ast.expr | None = target
         while isinstance(root, (ast.Subscript, ast.Attribute)):
             root = root.value
-        if target is not None and isinstance(root, ast.Name) and root.id == name:
+        if target is not None and isinstance(root, ast.Name) and root.id == name and target.lineno > after:
             return target.lineno
     return None
 
 
+def addition_to(definitions: Mapping[str, ast.stmt], module: ast.Module, *, kept: Collection[int]) -> tuple[str, int]:
+    """The first of these functions and classes that a module's statement adds to, and that line; ("", 0) where none is.
+
+    `Config.size = 5` and `@convert.register` bind no name, so they would stay behind. `kept` are identities of nodes that don't.
+    """
+    todo: list[ast.AST] = list(module.body)
+    while todo:
+        node = todo.pop(0)
+        if id(node) in kept or isinstance(node, ast.Lambda):
+            continue
+        targets: list[ast.expr] = []
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            targets = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+        else:
+            todo += ast.iter_child_nodes(node)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+                targets = [node]
+        for target in targets:
+            name = target.value.id if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) else ""
+            # A class may be the namespace of decorators: those add nothing to it.
+            if name in definitions and (target is node or not isinstance(definitions[name], ast.ClassDef)):
+                return name, target.lineno
+    return "", 0
+
+
 def import_root(binding: Binding) -> str:
     """The top-level package that an import takes from."""
-    node, alias = binding.node, binding.alias
+    node, alias = binding.imported_by or binding.node, binding.alias
     module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name if alias else ""
     return module.partition(".")[0]
+
+
+def import_text(binding: Binding) -> str:
+    """One name's import: others of the same statement may not exist on the cluster."""
+    node, alias = binding.node, binding.alias
+    if alias is None:
+        return ""
+    as_name = f" as {alias.asname}" if alias.asname else ""
+    if isinstance(node, ast.ImportFrom):
+        return f"from {node.module} import {alias.name}{as_name}"
+    return f"import {alias.name}{as_name}"
 
 
 def is_literal(value: object) -> bool:
@@ -92,6 +132,32 @@ def literal_of(statement: ast.stmt) -> tuple[bool, object]:
         return True, ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, RecursionError):
         return False, None
+
+
+def is_another(binding: Binding, present: object, names: Mapping[str, object]) -> bool:
+    """Whether a name's present value is another one than its statement gives, as far as literals go.
+
+    What changed it may be out of sight: a function that was called, another module, another name of the same list.
+    `names` are the module's present ones. Only for statements without a problem: what they call gives the same anywhere.
+    """
+    known, value = literal_of(binding.node)
+    if not known and isinstance(present, (list, dict, set)):
+        known, value = _computed(binding, names)
+    return known and present is not UNKNOWN and (type(present) is not type(value) or present != value)
+
+
+def _computed(binding: Binding, names: Mapping[str, object]) -> tuple[bool, object]:
+    """What `{"lr": RATE}` gives: whether that is a literal, and which."""
+    expression = getattr(binding.node, "value", None)
+    targets = getattr(binding.node, "targets", [getattr(binding.node, "target", None)])
+    if expression is None or not any(isinstance(t, ast.Name) and t.id == binding.name for t in targets):
+        return False, None
+    try:
+        code = compile(ast.Expression(expression), "<constant>", "eval", dont_inherit=True)
+        value = eval(code, dict(names))  # noqa: S307  # the file's own statement, which has just run
+    except Exception:  # noqa: BLE001 - its names may have changed since; what then can't be compared is left alone
+        return False, None
+    return is_literal(value), value
 
 
 def problem_of_value(statement: ast.stmt, lookup: Lookup) -> str | None:
@@ -132,7 +198,7 @@ def _problem(node: ast.AST, lookup: Lookup) -> str | None:
     if isinstance(node, ast.Lambda):
         return None
     if isinstance(node, ast.Name):
-        roots = {import_root(b) for b in lookup(node.id) if b.kind is BindingKind.IMPORT}
+        roots = {import_root(b) for b in lookup(node.id) if b.alias is not None}
         machine = sorted(roots & _OF_THE_MACHINE)
         return f"it depends on the machine ({machine[0]})" if machine else None
     if isinstance(node, ast.Call):
@@ -155,7 +221,8 @@ def _dotted(node: ast.expr, lookup: Lookup) -> str:
     if not isinstance(node, ast.Name):
         return ""
     for binding in lookup(node.id):
-        if binding.kind is BindingKind.IMPORT and binding.alias is not None:
-            whole = f"{binding.node.module}." if isinstance(binding.node, ast.ImportFrom) else ""
+        statement = binding.imported_by or binding.node
+        if binding.alias is not None:
+            whole = f"{statement.module}." if isinstance(statement, ast.ImportFrom) else ""
             return f"{whole}{binding.alias.name}" if whole or binding.alias.asname else node.id
     return node.id

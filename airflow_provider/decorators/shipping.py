@@ -26,11 +26,11 @@ def function_module(function: Callable[..., Any]) -> FunctionModule:
             change="decorate a function that is written with def in the DAG file",
         )
     if plain not in _made:
-        _made[plain] = _module(plain)
+        _made[plain] = _module(plain, is_bare=plain is function)
     return _made[plain]
 
 
-def _module(function: FunctionType) -> FunctionModule:
+def _module(function: FunctionType, *, is_bare: bool) -> FunctionModule:
     code = function.__code__
     linecache.checkcache(code.co_filename)
     # Knows DAG files inside zip archives, too.
@@ -52,6 +52,7 @@ def _module(function: FunctionType) -> FunctionModule:
             p.name: p.default for p in inspect.signature(function).parameters.values() if p.default is not p.empty
         },
         module_values=function.__globals__,
+        is_bare=is_bare,
     )
     return FunctionModule(module_name(code.co_filename), module_text(known), code.co_name)
 
