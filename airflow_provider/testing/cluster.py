@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ class RayTrainCluster:
         self._outage: Fault | None = None
         self._stuck: NotInTestMode | None = None
         self._runs: dict[tuple[str, str, str, int], list[TaskRun]] = {}
+        self._dag_runs: dict[tuple[str, str], DagRunOf] = {}
         self._num_runs = 0
 
     # --- what a test calls -------------------------------------------------------------------------------------------
@@ -75,7 +77,8 @@ class RayTrainCluster:
         :param task: from a parsed DAG: `dag.get_task("train")`.
         :param outcomes: one for each job, in order; jobs without one succeed with one checkpoint.
         :param conf: the DAG run's configuration, which overrides params.
-        :param run_id: default: a new DAG run. Tasks of one DAG run see each other's XComs and experiments.
+        :param run_id: default: a new DAG run. Tasks of one DAG run see each other's XComs and experiments; its conf, its date
+            and what triggered it stay as they were given for the first of them.
         :param logical_date: default: none, as for a manual run.
         :param map_index: of a mapped task.
         :param xcoms: results of earlier tasks by task id, of all map indexes together for a mapped one (a list).
@@ -88,7 +91,7 @@ class RayTrainCluster:
         self._num_runs += run_id is None
         run_id = run_id or f"test__{self._num_runs}"
         result = TaskRun(task.dag_id, run_id, task.task_id, map_index)
-        dag_run = DagRunOf(run_id, dict(conf or {}), logical_date, tuple(triggered_by))
+        dag_run = self._dag_run(task.dag_id, run_id, conf, logical_date, tuple(triggered_by))
         for task_id, value in (xcoms or {}).items():
             self.airflow.put_result((task.dag_id, run_id, task_id), value, is_mapped=_is_mapped(task.dag, task_id))
         earlier = self._runs.setdefault((task.dag_id, run_id, task.task_id, map_index), [])
@@ -102,6 +105,25 @@ class RayTrainCluster:
                 change="give one outcome for each job that you expect",
             )
         return result
+
+    def _dag_run(
+        self,
+        dag_id: str,
+        run_id: str,
+        conf: Mapping[str, Any] | None,
+        logical_date: datetime | None,
+        triggered_by: tuple[EmittedEvent, ...],
+    ) -> DagRunOf:
+        """A DAG run is made once: a task of it that runs later, or again, finds it as it was."""
+        before = self._dag_runs.get((dag_id, run_id)) or DagRunOf(run_id, {}, None, (), began=self.clock.now())
+        made = replace(
+            before,
+            conf=before.conf if conf is None else dict(conf),
+            logical_date=logical_date or before.logical_date,
+            triggered_by=triggered_by or before.triggered_by,
+        )
+        self._dag_runs[dag_id, run_id] = made
+        return made
 
     def experiment(self, uri: str) -> MemoryStore:
         """What lies below an experiment's path, or below any other."""

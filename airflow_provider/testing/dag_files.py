@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def load_dags(path: str | Path) -> dict[str, DAG]:
-    """Import a DAG file and return its DAGs by their id. Whatever the file raises comes through; so does a DAG without a task."""
+    """Import a DAG file and return its DAGs by their id. Whatever the file raises comes through; so does a DAG without a task.
+
+    As Airflow does: those that were entered with `with` or made by `@dag`, and those that a name of the file stands for.
+    Raises InvalidConfig for two DAGs of one id.
+    """
+    from airflow.sdk import DAG
     from airflow.sdk.definitions._internal.contextmanager import DagContext
 
     path = Path(path).resolve()
@@ -27,8 +32,16 @@ def load_dags(path: str | Path) -> dict[str, DAG]:
     DagContext.current_autoregister_module_name = module.__name__
     try:
         spec.loader.exec_module(module)
-        found = {dag.dag_id: dag for dag, _ in DagContext.autoregistered_dags}
+        dags = [dag for dag, _ in DagContext.autoregistered_dags]
     finally:
         DagContext.current_autoregister_module_name = None
         DagContext.autoregistered_dags.clear()
+    found: dict[str, DAG] = {}
+    for dag in [*dags, *(value for value in vars(module).values() if isinstance(value, DAG))]:
+        if found.setdefault(dag.dag_id, dag) is not dag:
+            raise InvalidConfig(
+                f"{path} makes two DAGs with the id {dag.dag_id!r}",
+                known="Airflow keeps one of them, whichever comes last",
+                change="give each its own id",
+            )
     return found

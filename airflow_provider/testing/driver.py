@@ -134,7 +134,7 @@ class FakeDriver:
             self.is_alive = False  # stopped
         elif deadline is not None and self.clock.now() >= deadline:
             passed = Failure(kind=FailureKind.TIMEOUT, reason=f"the deadline {deadline:%Y-%m-%d %H:%M:%S} UTC passed")
-            self._conclude(OutcomeState.CANCELLED, passed, exit_code=EXIT_CANCELLED)
+            self._conclude(OutcomeState.FAILED, passed, exit_code=EXIT_CANCELLED)
         elif stall_s is not None and trained_s > stall_s:
             reason = f"no commit in {trained_s:.0f} s of training (stall_timeout_s={stall_s:.0f})"
             self._conclude(OutcomeState.FAILED, Failure(kind=FailureKind.STALLED, reason=reason), exit_code=1)
@@ -237,7 +237,7 @@ class FakeDriver:
             ray_version=RAY_VERSION,
             finished_at=self.clock.now(),
         )
-        if state is not OutcomeState.CANCELLED:
+        if exit_code != EXIT_CANCELLED:
             published = layout.published_manifest(self.spec.ref.generation)
             self.records.store.write(published, self.manifest.body(ray_version=RAY_VERSION))
         self.records.store.write(layout.outcome(*self.rank), record.body())

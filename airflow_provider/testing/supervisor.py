@@ -84,15 +84,30 @@ class Supervisor:
 
     def _values(self, msg: Any) -> list[Any]:
         """What the instances of a task pushed under a key, by map index."""
-        task = (msg.dag_id, msg.run_id, msg.task_id)
-        found = [(index, values) for (key, index), values in self.xcoms.items() if key == task and msg.key in values]
-        return [values[msg.key] for _, values in sorted(found, key=lambda pair: pair[0])]
+        runs = [msg.run_id]
+        if getattr(msg, "include_prior_dates", False):
+            # The newest of the runs before counts where this one has nothing: they were pushed in this order.
+            runs += dict.fromkeys(run for (dag, run, _), _ in reversed(self.xcoms) if dag == msg.dag_id)
+        for run in runs:
+            task = (msg.dag_id, run, msg.task_id)
+            found = [
+                (i, values[msg.key]) for (key, i), values in self.xcoms.items() if key == task and msg.key in values
+            ]
+            if found:
+                return [value for _, value in sorted(found, key=lambda pair: pair[0])]
+        return []
 
     def _GetXCom(self, msg: comms.GetXCom) -> Any:
-        task = (msg.dag_id, msg.run_id, msg.task_id)
         index = -1 if msg.map_index is None else msg.map_index
-        value = self.xcoms.get((task, index), {}).get(msg.key)
-        return comms.XComResult(key=msg.key, value=value)
+        of_run = self.xcoms.get(((msg.dag_id, msg.run_id, msg.task_id), index), {})
+        if msg.key not in of_run and msg.include_prior_dates:
+            before = (
+                v
+                for (task, i), v in reversed(self.xcoms.items())
+                if (task[0], task[2], i) == (msg.dag_id, msg.task_id, index)
+            )
+            of_run = next((values for values in before if msg.key in values), {})
+        return comms.XComResult(key=msg.key, value=of_run.get(msg.key))
 
     def _GetXComCount(self, msg: comms.GetXComCount) -> Any:
         return comms.XComCountResponse(len=len(self._values(msg)))

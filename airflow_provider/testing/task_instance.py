@@ -38,6 +38,8 @@ class DagRunOf:
     conf: dict[str, Any]
     logical_date: datetime | None
     triggered_by: tuple[EmittedEvent, ...]
+    began: datetime
+    """When it was made: the moment of a run without a date."""
 
 
 @dataclass
@@ -102,7 +104,7 @@ class TaskInstanceRunner:
         now = self.cluster.clock.now()
         is_rescheduled = identity in self.cluster.airflow.first_looks
         context = api.TIRunContext(
-            dag_run=self._dag_run(now),
+            dag_run=self._dag_run(),
             max_tries=max_tries,
             should_retry=one.try_number <= max_tries,
             task_reschedule_count=looks if is_rescheduled else 0,
@@ -128,7 +130,7 @@ class TaskInstanceRunner:
             )
         return str(state.value), message, error
 
-    def _dag_run(self, now: datetime) -> api.DagRun:
+    def _dag_run(self) -> api.DagRun:
         of = self.dag_run
         consumed: list[dict[str, Any]] = [
             {
@@ -139,7 +141,7 @@ class TaskInstanceRunner:
                 "source_run_id": None,
                 "source_map_index": None,
                 "source_aliases": [],
-                "timestamp": now,
+                "timestamp": of.began,
             }
             for event in of.triggered_by
         ]
@@ -150,8 +152,8 @@ class TaskInstanceRunner:
                 "logical_date": of.logical_date,
                 "data_interval_start": of.logical_date,
                 "data_interval_end": of.logical_date,
-                "run_after": of.logical_date or now,
-                "start_date": now,
+                "run_after": of.logical_date or of.began,
+                "start_date": of.began,
                 "end_date": None,
                 "run_type": "asset_triggered" if consumed else "manual",
                 "state": "running",
