@@ -13,7 +13,7 @@ from enum import Enum
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, Lineage, LineageCheckpoint
-from airflow_provider.core.records import AttemptRef, OutcomeRecord, OutcomeState, OwnerRecord
+from airflow_provider.core.records import AttemptRef, OutcomeRecord, OutcomeState, OwnerRecord, StopRecord
 from airflow_provider.core.waiting import SILENCE_TO_TELL_S
 
 
@@ -29,6 +29,8 @@ class ExperimentSight:
     """Of the newest generation."""
     alive_age_s: float | None = None
     """Age of the newest driver's sign of life, by the store's clock; None where there is none, or the attempt is over."""
+    stops: tuple[StopRecord, ...] = ()
+    """Of the newest attempt."""
 
     @property
     def newest(self) -> AttemptRecords | None:
@@ -75,16 +77,23 @@ def training_stage(sight: ExperimentSight) -> TrainingStage:
     if newest is None:
         if owner is None:
             return TrainingStage(Stage.ABSENT, f"there is no experiment at {sight.uri}")
+        before = f"{owner.task_id} before its first attempt"
         if owner.final:
-            return _stopped_for_good(f"{owner.task_id} before its first attempt")
-        return TrainingStage(Stage.RUNNING, f"try {owner.try_number} of {owner.task_id} has begun; no attempt yet")
+            return _stopped_for_good(before)
+        return _given_up(before, sight) or TrainingStage(
+            Stage.RUNNING, f"try {owner.try_number} of {owner.task_id} has begun; no attempt yet"
+        )
     ref, outcome = newest.claim.ref, newest.final_outcome
     is_newer = owner is not None and owner.k > newest.claim.k and owner.acted_on != ref
     is_stopped = is_newer and owner is not None and owner.final
     if outcome is not None and outcome.state is OutcomeState.SUCCESS:
-        return _after_success(newest, is_stopped=is_stopped)
+        return _after_success(newest, sight, is_stopped=is_stopped)
     if is_stopped:
         return _stopped_for_good(str(ref))
+    if is_newer or outcome is None or outcome.state is OutcomeState.CANCELLED:
+        given_up = _given_up(str(ref), sight)
+        if given_up is not None:
+            return given_up
     if is_newer and owner is not None:
         return TrainingStage(Stage.RUNNING, f"try {owner.try_number} has begun after {ref}")
     if outcome is None:
@@ -99,12 +108,27 @@ def _stopped_for_good(what: str) -> TrainingStage:
     return TrainingStage(Stage.FAILED, reason, Failure(kind=FailureKind.STOPPED, reason=reason))
 
 
-def _after_success(newest: AttemptRecords, *, is_stopped: bool) -> TrainingStage:
+def _given_up(what: str, sight: ExperimentSight) -> TrainingStage | None:
+    """The owner's try ended the task for good, by its own word or by a stop: the driver then knows of the stop only."""
+    owner = sight.newest_owner
+    if owner is None:
+        return None
+    failure = owner.gave_up
+    for stop in sight.stops:
+        if stop.k == owner.k and stop.ends is not None and not stop.ends.is_retryable:
+            failure = failure or Failure(kind=stop.ends, reason=stop.reason)
+    if failure is None:
+        return None
+    return TrainingStage(Stage.FAILED, f"the task gave up {what} ({failure.kind.value}: {failure.reason})", failure)
+
+
+def _after_success(newest: AttemptRecords, sight: ExperimentSight, *, is_stopped: bool) -> TrainingStage:
     ref, collected = newest.claim.ref, newest.collected
     if collected is None or collected.accepted is None:
         if is_stopped:  # no task will accept it any more
             return _stopped_for_good(str(ref))
-        return TrainingStage(Stage.RUNNING, f"{ref} finished; its task has not accepted the result yet")
+        unaccepted = TrainingStage(Stage.RUNNING, f"{ref} finished; its task has not accepted the result yet")
+        return _given_up(str(ref), sight) or unaccepted
     if collected.accepted:
         return TrainingStage(Stage.SUCCESS, f"{ref} ended with success")
     why = collected.refused_because or "its result was refused"

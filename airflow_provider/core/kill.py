@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_provider.core.failure import FailureKind
+
+_ENDED = frozenset({"failed", "success", "skipped", "upstream_failed", "removed"})
+"""States after which no try follows by itself."""
+
 
 @dataclass(frozen=True)
 class KillVerdict:
@@ -11,10 +16,16 @@ class KillVerdict:
 
     is_stop: bool
     reason: str
+    ends: FailureKind | None = None
+    """With which failure the task ends by this; None where another try follows, or nobody knows."""
 
 
-def decide_kill(*, task_state: str | None, is_owner: bool | None, is_timed_out: bool, is_enabled: bool) -> KillVerdict:
+def decide_kill(
+    *, task_state: str | None, is_owner: bool | None, is_timed_out: bool, is_enabled: bool, is_deadline: bool = False
+) -> KillVerdict:
     """Judge an `on_kill`. `task_state` is Airflow's present word on the task, None where it couldn't be read in time.
+
+    `is_deadline` says that a time-out ends the task, since it is the deadline of the whole wait.
 
     A worker that is evicted leaves the state `running`: the job goes on and the next try attaches. Unknown means leave:
     the next try, the listener and the driver's deadline still end what must end.
@@ -26,12 +37,13 @@ def decide_kill(*, task_state: str | None, is_owner: bool | None, is_timed_out: 
     if not is_owner:
         return KillVerdict(is_stop=False, reason="leaving the job: a newer try owns the experiment")
     if is_timed_out:
-        return KillVerdict(is_stop=True, reason="stopping the job: execution_timeout")
+        ends = FailureKind.TIMEOUT if is_deadline else None
+        return KillVerdict(is_stop=True, reason="stopping the job: execution_timeout", ends=ends)
     if task_state is None:
         return KillVerdict(is_stop=False, reason="leaving the job: the task's state couldn't be read in time")
     if task_state == "running":
         return KillVerdict(is_stop=False, reason="leaving the job: the task is still running, this worker is evicted")
-    return KillVerdict(is_stop=True, reason=f"stopping the job: the task is {task_state}")
+    return KillVerdict(is_stop=True, reason=f"stopping the job: the task is {task_state}", ends=_ends(task_state))
 
 
 def decide_trigger_kill(*, task_state: str | None, is_readable: bool) -> KillVerdict:
@@ -45,4 +57,9 @@ def decide_trigger_kill(*, task_state: str | None, is_readable: bool) -> KillVer
         return KillVerdict(is_stop=False, reason="leaving the job: the task's state couldn't be read in time")
     if task_state == "deferred":
         return KillVerdict(is_stop=False, reason="leaving the job: the task is still deferred, another triggerer waits")
-    return KillVerdict(is_stop=True, reason=f"the deferred task was marked or cleared: it is {task_state or 'cleared'}")
+    reason = f"the deferred task was marked or cleared: it is {task_state or 'cleared'}"
+    return KillVerdict(is_stop=True, reason=reason, ends=_ends(task_state))
+
+
+def _ends(task_state: str | None) -> FailureKind | None:
+    return FailureKind.STOPPED if task_state in _ENDED else None

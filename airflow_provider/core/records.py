@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from typing_extensions import Self
 
 from airflow_provider.core.errors import RecordUnreadable
-from airflow_provider.core.failure import Failure
+from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.field_types import MAX_NAME, CheckpointName, Id, Number, Shown, UtcTime, shown_part
 from airflow_provider.core.json_input import UnreadableJson, read_json
 
@@ -108,6 +108,8 @@ class OwnerRecord(Record):
     """A stop for good by a person (task marked failed or success): nothing of an older owner may run on."""
     created_by: Shown = "try"
     """`try` or `listener`."""
+    gave_up: Failure | None = None
+    """What ended the task for good in this try, for whoever waits for the training; None: another try follows, or who knows."""
 
 
 class RestorePolicy(BaseModel):
@@ -207,6 +209,8 @@ class StopRecord(Record):
     record = "stop"
     k: int = Field(ge=1, le=999_999)
     reason: Shown
+    ends: FailureKind | None = None
+    """With which failure owner k's try ends by this, for whoever waits for the training; None: another try follows, or who knows."""
     created_at: UtcTime
 
 

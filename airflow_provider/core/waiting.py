@@ -68,6 +68,13 @@ class WaitEnd(str, Enum):
 
 STOPPING_ENDS = frozenset({WaitEnd.TIMEOUT, WaitEnd.PENDING_TOO_LONG, WaitEnd.SILENT_DRIVER})
 """Ends after which the job must be stopped: it may still hold nodes."""
+KIND_OF_END = {
+    WaitEnd.TIMEOUT: FailureKind.TIMEOUT,
+    WaitEnd.PENDING_TOO_LONG: FailureKind.CAPACITY,
+    WaitEnd.SILENT_DRIVER: FailureKind.HANG,
+    WaitEnd.UNREACHABLE: FailureKind.NETWORK,
+}
+"""The failure of a try whose wait ended so, whatever its job says."""
 SILENCE_TO_TELL_S = 300.0
 """Age of a sign of life from which on a person is told."""
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider.core.kill import decide_kill
+from airflow_provider.core.kill import KillVerdict, decide_kill
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.hooks.task_state import find_state
 from airflow_provider.operators.training_try import Submitted, TrainingTry
@@ -62,16 +62,16 @@ def state_or_none(ti: Any) -> str | None:
 
 @dataclass(frozen=True)
 class KillSwitch:
-    """Stops what a try answers for, or leaves it. `stop` takes a job and the reason, and never raises."""
+    """Stops what a try answers for, or leaves it. `stop` takes a job and the verdict, and never raises."""
 
     attempt: TrainingTry
     read_state: Callable[[], str | None]
-    stop: Callable[[Submitted, str], None]
+    stop: Callable[[Submitted, KillVerdict], None]
     is_enabled: bool
     log: Callable[[str], None]
 
-    def kill(self, *, is_timed_out: bool) -> None:
-        """Inside a signal handler, 5 s: read in threads, then stop or leave.
+    def kill(self, *, is_timed_out: bool, is_deadline: bool) -> None:
+        """Inside a signal handler, 5 s: read in threads, then stop or leave. `is_deadline`: a time-out is not tried again.
 
         Without a job of this try there may be one of the try before: it would have attached to it, so it stops it.
         """
@@ -89,6 +89,7 @@ class KillSwitch:
             task_state=None if state is UNKNOWN else state,
             is_owner=None if newer is UNKNOWN else newer is None and k > 0,
             is_timed_out=is_timed_out,
+            is_deadline=is_deadline,
             is_enabled=self.is_enabled,
         )
         if step is None and isinstance(claim, ClaimRecord):
@@ -97,4 +98,4 @@ class KillSwitch:
             return
         self.log(verdict.reason)
         if verdict.is_stop:
-            read_together([lambda: self.stop(step, verdict.reason)], within_s=STOP_S)
+            read_together([lambda: self.stop(step, verdict)], within_s=STOP_S)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import ForeignExperiment, Superseded, WriteConflict
+from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.records import AttemptRef, OwnerRecord
 
 if TYPE_CHECKING:
@@ -178,3 +179,16 @@ class Ownership:
         record = self._owner_record(self.k).model_copy(update=update)
         self.records.update_owner(record)
         self._known[self.k] = record
+
+    def give_up(self, failure: Failure) -> None:
+        """Note in the own owner record that the task ends with this failure and no try follows by itself.
+
+        A sensor reads the bucket only, and an attempt's outcome may be missing, or know of a stop only. Behind a cluster that
+        can't be reached the training goes on: that is no end of it. 2 calls.
+        """
+        has_tries = self.facts.try_number <= self.facts.max_tries
+        if self.k == 0 or failure.kind is FailureKind.NETWORK or (failure.is_retryable and has_tries):
+            return
+        own = self.records.owner(self.k)
+        if own is not None:
+            self.records.update_owner(own.record.model_copy(update={"gave_up": failure}), etag=own.etag)

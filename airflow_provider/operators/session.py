@@ -14,7 +14,15 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import bounded_result
 from airflow_provider.core.records import AttemptRef, OutcomeState
-from airflow_provider.core.waiting import ALIVE_CHECK_S, STOPPING_ENDS, WaitEnd, WaitEvent, WaitLimits, WaitOver
+from airflow_provider.core.waiting import (
+    ALIVE_CHECK_S,
+    KIND_OF_END,
+    STOPPING_ENDS,
+    WaitEnd,
+    WaitEvent,
+    WaitLimits,
+    WaitOver,
+)
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import stop_attempt
@@ -36,6 +44,7 @@ from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.publication import Publication
 from airflow_provider.operators.training_try import Over, Submitted, TrainingTry
 from airflow_provider.operators.warm_start import warm_starter
+from airflow_provider.policies.retry import is_deadline_of_wait
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.triggers.waiter import Following
 
@@ -52,12 +61,6 @@ if TYPE_CHECKING:
 
 MAX_JOBS_PER_TRY = 5
 """A try starts another attempt only when its job was stopped or superseded under it."""
-_END_KINDS = {
-    WaitEnd.TIMEOUT: FailureKind.TIMEOUT,
-    WaitEnd.PENDING_TOO_LONG: FailureKind.CAPACITY,
-    WaitEnd.SILENT_DRIVER: FailureKind.HANG,
-    WaitEnd.UNREACHABLE: FailureKind.NETWORK,
-}
 _ADVICE = {
     FailureKind.USER: "correct the training code, then clear the task: it goes on from the last committed checkpoint",
     FailureKind.STOPPED: "clear the task to go on from the last committed checkpoint",
@@ -133,7 +136,14 @@ class TrainingSession:
         """
         if isinstance(error, RayTrainError) and not isinstance(error, Superseded):
             self.publication.error(error)
+            self._give_up(error.failure)
         self.client.close()
+
+    def _give_up(self, failure: Failure) -> None:
+        try:
+            self.attempt.give_up(failure)
+        except RayTrainError as error:
+            self.operator.log.warning("The experiment's records can't say that the task ended: %s", error)
 
     # --- the way through a try -----------------------------------------------------------------------------------
 
@@ -191,7 +201,7 @@ class TrainingSession:
         if following is None:
             raise RayTrainError("There is no job to conclude")
         self.operator.log.info("%s: %s", following.submission_id, over.reason)
-        kind = _END_KINDS.get(over.end)
+        kind = KIND_OF_END.get(over.end)
         if kind is FailureKind.NETWORK:
             raise self._failed(Failure(kind=kind, reason=over.reason))
         if kind is not None:
@@ -241,7 +251,7 @@ class TrainingSession:
         )
         self._reconnect()
         if over.end in STOPPING_ENDS:
-            self._stop(step, reason=over.reason)
+            self._stop(step, reason=over.reason, ends=KIND_OF_END.get(over.end))
         return over
 
     def _reconnect(self) -> None:
@@ -250,7 +260,7 @@ class TrainingSession:
         self.target = RayHook(self.request.conn_id).target()
         self.client = self.attempt.client = _client(self.target)
 
-    def _stop(self, step: Submitted, *, reason: str) -> None:
+    def _stop(self, step: Submitted, *, reason: str, ends: FailureKind | None = None) -> None:
         """Stop our job. Failing to is said, never raised: the next try stops or fences it.
 
         With a client of its own: on_kill comes after `execute` has closed the session's, or while that one is in use.
@@ -264,6 +274,7 @@ class TrainingSession:
                     submission_id=step.submission_id,
                     k=self.attempt.k,
                     reason=reason,
+                    ends=ends,
                 )
             self.operator.log.info(result.reason)
         except RayTrainError as error:
@@ -386,11 +397,11 @@ class TrainingSession:
         switch = KillSwitch(
             attempt=self.attempt,
             read_state=lambda: read_state(self.context["ti"]),
-            stop=lambda step, reason: self._stop(step, reason=reason),
+            stop=lambda step, verdict: self._stop(step, reason=verdict.reason, ends=verdict.ends),
             is_enabled=self.operator.stop_on_kill,
             log=self.operator.log.info,
         )
-        switch.kill(is_timed_out=self.is_timed_out)
+        switch.kill(is_timed_out=self.is_timed_out, is_deadline=is_deadline_of_wait(self.operator))
 
 
 def _client(target: tuple[ClusterAddress, ClusterCredentials]) -> SyncJobsClient:

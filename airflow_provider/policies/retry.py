@@ -54,6 +54,10 @@ def _is_passed_deadline(exception: BaseException, context: Context | None) -> bo
     sensor, whose processes last for one look each: that is infrastructure.
     """
     task = context.get("task") if context is not None else None
+    return isinstance(exception, AirflowTaskTimeout) and is_deadline_of_wait(task)
+
+
+def is_deadline_of_wait(task: object) -> bool:
+    """Whether `execution_timeout` is the deadline of the whole wait, and Airflow's alarm keeps it."""
     is_waiting = getattr(task, "deferrable", True) is False and getattr(task, "timeout_s", None) is None
-    is_one_look = getattr(task, "is_rescheduled", False)
-    return isinstance(exception, AirflowTaskTimeout) and is_waiting and not is_one_look
+    return is_waiting and not getattr(task, "is_rescheduled", False)

@@ -62,7 +62,9 @@ def _check_source(sensor: RayTrainSensor) -> None:
     if (sensor.experiment is None) == (sensor.external_task_id is None):
         raise InvalidConfig(
             "Exactly one of experiment and external_task_id says what to wait for",
-            known="both are given" if sensor.experiment is not None else "neither is given",
+            known="both are given"
+            if sensor.experiment is not None
+            else "neither is given, or a template or XCom gave nothing",
             change="pass experiment= (a path, or an XCom of the training), or storage_path= and external_task_id=",
         )
     given = [name for name in _EXTERNAL if getattr(sensor, name) is not None]

@@ -47,7 +47,8 @@ class ExperimentView:
         alive_age_s = found.alive.age_s if found is not None and found.alive is not None else None
         quarantined = {claim.generation: active_quarantine(records, claim.generation)}
         facts = ExperimentFacts(records.store.uri, (owner,) if owner else (), tuple(attempts), quarantined)
-        return ExperimentSight(records.store.uri, owner, facts, project(facts), alive_age_s)
+        stops = tuple(records.stops(claim.ref).values()) if found is not None and found.stops else ()
+        return ExperimentSight(records.store.uri, owner, facts, project(facts), alive_age_s, stops)
 
     def _newest(self, found: FoundAttempt) -> AttemptRecords:
         # Segments follow the manifest: while it is the same, so are they. An unfenced attempt has none of its own.

@@ -10,10 +10,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 from pydantic import TypeAdapter, ValidationError
 
+from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.field_types import UtcTime
 from airflow_provider.core.kill import decide_trigger_kill
 from airflow_provider.core.records import AttemptRef
-from airflow_provider.core.waiting import STOPPING_ENDS, WaitLimits, WaitOver, unreadable_message
+from airflow_provider.core.waiting import KIND_OF_END, STOPPING_ENDS, WaitLimits, WaitOver, unreadable_message
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.hooks.stop import record_stop
@@ -116,7 +117,7 @@ class RayTrainTrigger(BaseTrigger):
         )
         over: WaitOver = await waiter.wait()
         if over.end in STOPPING_ENDS:
-            await self._stop(over.reason)
+            await self._stop(over.reason, ends=KIND_OF_END.get(over.end))
         return {"end": over.end.value, "reason": over.reason}
 
     def _following(self) -> Following:
@@ -153,15 +154,15 @@ class RayTrainTrigger(BaseTrigger):
         else:
             verdict = decide_trigger_kill(task_state=state, is_readable=True)
         if verdict.is_stop:
-            await self._stop(verdict.reason)
+            await self._stop(verdict.reason, ends=verdict.ends)
         else:
             self.log.info(verdict.reason)
 
-    async def _stop(self, reason: str) -> None:
+    async def _stop(self, reason: str, *, ends: FailureKind | None) -> None:
         """Owner check, stop record, POST. Failing to stop is said, never raised: the next try stops or fences it."""
         try:
             record = sync_to_async(record_stop, thread_sensitive=False)
-            result = await record(self._records(), ref=self._ref, k=self.k, reason=reason)
+            result = await record(self._records(), ref=self._ref, k=self.k, reason=reason, ends=ends)
             self.log.info(result.reason)
             if result.is_sent:
                 async with await RayHook(self.conn_id).aclient() as client:

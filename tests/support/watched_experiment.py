@@ -16,6 +16,7 @@ from airflow_provider.core.records import (
     QuarantineRecord,
     RecordSegment,
     RestoredRecord,
+    StopRecord,
 )
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.experiment_view import ExperimentView
@@ -83,6 +84,12 @@ class WatchedExperiment:
         name = name.removeprefix(f"{layout.generation(generation)}/")
         record = QuarantineRecord(checkpoint=name, reason="poison", attempt=1, created_at=NOW)
         self.store.put_raw(layout.quarantine(generation, name), record.body())
+
+    def stop(self, k: int = 1, *, ends: str | None = None, attempt: int = 1, generation: int = 1) -> None:
+        """Owner `k` asked the attempt to end."""
+        kind = FailureKind(ends) if ends else None
+        record = StopRecord(k=k, reason="execution_timeout", ends=kind, created_at=NOW)
+        self.store.put_raw(layout.stop(generation, attempt, k), record.body())
 
     def end(self, state: str = "success", *, attempt: int = 1, generation: int = 1, **changes: Any) -> None:
         """The driver's outcome, with the latest checkpoint."""

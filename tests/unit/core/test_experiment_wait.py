@@ -130,6 +130,54 @@ def test_an_attempt_that_was_taken_away_is_followed_by_another(training: Watched
     waits(training.verdict(), "owner 2 asked to stop")
 
 
+@pytest.mark.parametrize("has_outcome", [True, False])
+def test_a_time_out_that_is_not_retried_ends_the_wait(training: WatchedExperiment, has_outcome: bool) -> None:
+    """The driver knows of the stop only; a pending one never even began."""
+    training.stop(ends="timeout")
+    if has_outcome:
+        training.end("cancelled", failure=failure("stopped", "owner 1 asked to stop"))
+    found = fails(training.verdict(), "training_failed", "the task gave up g1/a1 (timeout: execution_timeout)")
+    assert found.failure.kind is FailureKind.TIMEOUT
+    training.own(2)
+    waits(training.verdict(), "try 2 has begun after g1/a1")
+
+
+@pytest.mark.parametrize("ends", [None, "success", "cancelled"])
+def test_a_task_that_gave_up_ends_the_wait(training: WatchedExperiment, ends: str | None) -> None:
+    """The job was stopped on the cluster, or its result never collected: the attempt has no word that it is over."""
+    if ends is not None:
+        training.end(ends)
+    training.own(1, gave_up=failure("stopped", "stopped outside Airflow"))
+    fails(training.verdict(), "training_failed", "the task gave up g1/a1 (stopped: stopped outside Airflow)")
+    training.own(2)
+    assert isinstance(training.verdict(), KeepWaiting)
+
+
+def test_a_task_that_gave_up_before_it_trained_ends_the_wait(watched: WatchedExperiment) -> None:
+    """A parent that is missing, code that can't be packed: there never was an attempt, or none after the clear."""
+    watched.own(1, gave_up=failure("config", "no such folder"))
+    fails(watched.verdict(), "training_failed", "gave up train before its first attempt", "no such folder")
+    watched.own(2)
+    waits(watched.verdict(), "no attempt yet")
+    watched.claim(1, k=2)
+    watched.end("failed", failure=failure("lost", "head replaced"))
+    watched.own(3, try_number=2, gave_up=failure("config", "no such folder"))
+    fails(watched.verdict(), "training_failed", "gave up g1/a1", "no such folder")
+
+
+def test_a_result_that_was_accepted_counts_whatever_became_of_the_task(training: WatchedExperiment) -> None:
+    training.succeed()
+    training.own(1, gave_up=failure("permission", "no right to push"))
+    assert done(training.verdict()) == "checkpoint_000002"
+
+
+@pytest.mark.parametrize("ends", ["hang", "capacity", None])
+def test_a_stop_that_a_try_follows_is_waited_through(training: WatchedExperiment, ends: str | None) -> None:
+    training.stop(ends=ends)
+    training.end("cancelled", failure=failure("stopped", "owner 1 asked to stop"))
+    waits(training.verdict(), "owner 1 asked to stop", "the next one restores")
+
+
 @pytest.mark.parametrize("ends", [(), ("success",)])
 def test_a_person_who_stops_it_for_good_ends_the_wait(training: WatchedExperiment, ends: tuple[str, ...]) -> None:
     """Also between a success and its acceptance: no task will accept it any more."""

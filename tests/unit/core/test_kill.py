@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.kill import decide_kill, decide_trigger_kill
 
 
@@ -16,6 +17,17 @@ def test_a_persons_wish_stops_the_job(state: str) -> None:
     verdict = judge(state)
     assert verdict.is_stop
     assert verdict.reason == f"stopping the job: the task is {state}"
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "upstream_failed", "restarting", None])
+def test_a_stop_says_whether_a_try_follows_it(state: str | None) -> None:
+    """Somebody may wait for the training in another DAG, and reads the bucket only."""
+    ends = None if state in ("restarting", None) else FailureKind.STOPPED
+    assert judge(state).ends is ends
+    assert decide_trigger_kill(task_state=state, is_readable=True).ends is ends
+    assert judge("running", timed_out=True).ends is None, "Airflow tries again"
+    last = decide_kill(task_state="running", is_owner=True, is_timed_out=True, is_enabled=True, is_deadline=True)
+    assert last.ends is FailureKind.TIMEOUT
 
 
 def test_an_evicted_worker_leaves_the_job() -> None:

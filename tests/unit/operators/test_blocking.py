@@ -191,10 +191,16 @@ def alarm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Alarm]:
 
 
 @pytest.mark.usefixtures("alarm")
-@pytest.mark.parametrize("stream_logs", [False, True])
-def test_an_execution_timeout_ends_the_wait_at_once_and_on_kill_stops_the_job(world: World, stream_logs: bool) -> None:
-    """The task is still `running` then, as in an eviction: only the mark that `execute` leaves tells them apart."""
-    operator = blocking(world, stream_logs=stream_logs, execution_timeout=timedelta(hours=1))
+@pytest.mark.parametrize(("stream_logs", "timeout_s"), [(False, None), (True, None), (False, 7200.0)])
+def test_an_execution_timeout_ends_the_wait_at_once_and_on_kill_stops_the_job(
+    world: World, stream_logs: bool, timeout_s: float | None
+) -> None:
+    """The task is still `running` then, as in an eviction: only the mark that `execute` leaves tells them apart.
+
+    The stop record says that no try follows, where that is so: else a sensor would wait for one.
+    """
+    timeouts = {"execution_timeout": timedelta(hours=1), "timeout_s": timeout_s}
+    operator = blocking(world, stream_logs=stream_logs, **timeouts)
     world.server.driver = lambda job: setattr(job, "status", "RUNNING")
     begin = time.monotonic()
     with pytest.raises(AirflowTaskTimeout):
@@ -202,7 +208,7 @@ def test_an_execution_timeout_ends_the_wait_at_once_and_on_kill_stops_the_job(wo
     assert time.monotonic() - begin < 5, "a live log held it back"
     operator.on_kill()
     assert world.server.jobs[world.job_id()].status == "STOPPED"
-    assert layout.stop(1, 1, 1) in world.bench.written()
+    assert world.records.stops(ref(1, 1))[1].ends is (FailureKind.TIMEOUT if timeout_s is None else None)
 
 
 # --- on_kill -----------------------------------------------------------------------------------------------------------

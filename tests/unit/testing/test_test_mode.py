@@ -193,9 +193,10 @@ def test_a_sensor_sees_the_same_bucket(ray_train_cluster: RayTrainCluster, defer
     assert (never.state, len(never.tries)) == ("failed", 1)
     assert isinstance(never.error, WaitTimedOut)
     assert ray_train_cluster.clock.skipped_s > 6 * 3600 - 60
-    failed = ray_train_cluster.run(operator(), outcomes=[UserError()])
-    over = ray_train_cluster.run(sensor(**how), run_id=failed.run_id)
-    assert isinstance(over.error, TrainingFailed)
+    for outcome in (UserError(), NeverEnds()):
+        failed = ray_train_cluster.run(operator(timeout_s=7200), outcomes=[outcome])
+        over = ray_train_cluster.run(sensor(**how), run_id=failed.run_id)
+        assert isinstance(over.error, TrainingFailed)
 
 
 def test_tasks_of_a_dag_run_find_each_other(ray_train_cluster: RayTrainCluster) -> None:

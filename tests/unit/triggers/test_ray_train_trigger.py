@@ -20,9 +20,11 @@ from airflow_provider.core.errors import (
     NotARayDashboard,
     StoreUnreachable,
 )
+from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.waiting import WaitLimits
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.triggers.ray_train import RayTrainTrigger
+from tests.support.experiment import ref
 from tests.support.fake_jobs_client import SESSION, FakeAsyncJobs, until
 from tests.support.training_try import Bench
 
@@ -150,7 +152,7 @@ async def test_a_deadline_stops_the_job_before_the_task_resumes(scene: Scene) ->
     past = datetime.now(timezone.utc) - timedelta(hours=1)
     event = await only_event(scene.trigger(deadline=past.isoformat()))
     assert event["end"] == "timeout"
-    assert scene.is_recorded
+    assert scene.bench.records.stops(ref(1, 1))[1].ends is FailureKind.TIMEOUT
     assert scene.jobs.stopped == ["job-1"]
 
 
