@@ -37,7 +37,6 @@ from airflow_provider.core.source_places import (
 from airflow_provider.core.source_rows import Piece, SourceFile, render
 from airflow_provider.core.source_values import (
     UNKNOWN,
-    addition_to,
     change_of,
     import_root,
     import_text,
@@ -252,6 +251,7 @@ class _Shipment:
             self._check_import(binding, line=line)
             self._keep(Piece(binding.node, binding.around, text=import_text(binding)), place)
         elif kind is BindingKind.DEFINITION:
+            self._check_not_replaced(name, place, line=line)
             decorators = tuple(getattr(binding.node, "decorator_list", ()))
             self._check_helper(binding, decorators, place)
             self._keep(Piece(binding.node, binding.around, decorators=decorators), place)
@@ -271,6 +271,15 @@ class _Shipment:
                 f"{name!r} gets its value from {kind.value} (line {binding.line})",
                 line=line,
                 change=f"pass what the training needs of {name} as an argument",
+            )
+
+    def _check_not_replaced(self, name: str, place: Place, *, line: int) -> None:
+        """An import of * may bring another function of the same name, as `from _heapq import *` does."""
+        present = self.function.module_values
+        of = getattr(present.get(name), "__module__", None)
+        if place.scopes[0].has_star_import and of not in (None, present.get("__name__")):
+            raise self.refused(
+                f"{name!r} comes from an import of * (module {of})", line=line, change=f"import {name} by name"
             )
 
     def _check_import(self, binding: Binding, *, line: int) -> None:
@@ -351,7 +360,7 @@ class _Shipment:
         """What stays here must not rebind or add to what travels."""
         kept = {id(node) for piece in self.pieces.values() for node in ast.walk(piece.node)}
         found: list[tuple[ast.Global | ast.Nonlocal, set[str]]] = [
-            (node, set(self.bound)) for node in ast.walk(self.file.tree) if isinstance(node, ast.Global)
+            (node, set(self.bound)) for node in self.file.globals
         ]
         for block in place.around[:1]:
             found += [(node, set(self.constants)) for node in ast.walk(block) if isinstance(node, ast.Nonlocal)]
@@ -364,12 +373,15 @@ class _Shipment:
                 )
         definitions = {n.name: n for piece in self.pieces.values() if isinstance(n := piece.node, _NAMED)}
         definitions.pop(self.function.name)  # in the file that is the task
-        name, line = addition_to(definitions, self.file.tree, kept=kept)
-        if name:
+        for more in self.file.additions:
+            to = definitions.get(more.name)
+            # A class may be the namespace of decorators: those add nothing to it.
+            if to is None or id(more.node) in kept or (more.is_decorator and isinstance(to, ast.ClassDef)):
+                continue
             raise self.refused(
-                f"line {line} adds to {name!r}, and only its definition travels",
-                line=line,
-                change=f"put it into the definition of {name}, or do it inside the function",
+                f"line {more.line} adds to {more.name!r}, and only its definition travels",
+                line=more.line,
+                change=f"put it into the definition of {more.name}, or do it inside the function",
             )
 
     def _check_syntax(self, text: str, node: Function) -> None:

@@ -184,6 +184,34 @@ def nodes_of_body(scope: Scope) -> Iterator[ast.AST]:
         todo.extend(ast.iter_child_nodes(node))
 
 
+@dataclass(frozen=True)
+class Addition:
+    """A module's statement that adds to a function or class: `Config.size = 5`, or `@convert.register` above another one."""
+
+    node: ast.AST
+    name: str
+    line: int
+    is_decorator: bool
+
+
+def additions(module: ast.Module) -> Iterator[Addition]:
+    """All of them. They bind no name, so they would stay behind."""
+    todo: list[ast.AST] = list(module.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for decorator in node.decorator_list:
+                called = decorator.func if isinstance(decorator, ast.Call) else decorator
+                if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+                    yield Addition(node, called.value.id, called.lineno, is_decorator=True)
+        elif not isinstance(node, ast.Lambda):
+            todo += ast.iter_child_nodes(node)
+            if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
+                continue
+            if isinstance(node.value, ast.Name):
+                yield Addition(node, node.value.id, node.lineno, is_decorator=False)
+
+
 def is_type_checking(test: ast.expr) -> bool:
     """Whether a condition is `TYPE_CHECKING`, by whatever module."""
     name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from airflow_provider.core.source_bindings import Binding, Bindings, Function
 
@@ -19,9 +20,13 @@ class Place:
     """The innermost first."""
 
 
+_of_module = lru_cache(maxsize=4)(Bindings.of)
+"""A file may make hundreds of trainings."""
+
+
 def place_of(tree: ast.Module, around: tuple[ast.stmt, ...]) -> Place:
     """The place of a statement inside these blocks."""
-    scopes = [Bindings.of(tree)]
+    scopes = [_of_module(tree)]
     for depth, block in enumerate(around):
         if isinstance(block, (ast.FunctionDef, ast.AsyncFunctionDef)):
             scopes.append(Bindings.of(block, around=around[: depth + 1]))

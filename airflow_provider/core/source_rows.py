@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from airflow_provider.core.source_bindings import additions
+
 FUTURE = "from __future__ import annotations"
 _INDENTATION = re.compile(rb"[ \t\f]*")
 
@@ -26,6 +28,9 @@ class SourceFile:
         self.tree = ast.parse(self.text)
         # Columns of the tree count bytes of UTF-8.
         self.lines = [line.encode() for line in self.text.split("\n")]
+        # A file may make hundreds of trainings: what is asked for each is looked for once.
+        self.globals = [node for node in ast.walk(self.tree) if isinstance(node, ast.Global)]
+        self.additions = list(additions(self.tree))
 
     def indentation(self, line: int) -> str:
         """The blank beginning of a line, counted from 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from airflow_provider.core.source_bindings import Binding, Scope, nodes_of_body
 
@@ -56,31 +56,6 @@ def change_of(name: str, scope: Scope, *, after: int = 0) -> int | None:
         if target is not None and isinstance(root, ast.Name) and root.id == name and target.lineno > after:
             return target.lineno
     return None
-
-
-def addition_to(definitions: Mapping[str, ast.stmt], module: ast.Module, *, kept: Collection[int]) -> tuple[str, int]:
-    """The first of these functions and classes that a module's statement adds to, and that line; ("", 0) where none is.
-
-    `Config.size = 5` and `@convert.register` bind no name, so they would stay behind. `kept` are identities of nodes that don't.
-    """
-    todo: list[ast.AST] = list(module.body)
-    while todo:
-        node = todo.pop(0)
-        if id(node) in kept or isinstance(node, ast.Lambda):
-            continue
-        targets: list[ast.expr] = []
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            targets = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
-        else:
-            todo += ast.iter_child_nodes(node)
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
-                targets = [node]
-        for target in targets:
-            name = target.value.id if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) else ""
-            # A class may be the namespace of decorators: those add nothing to it.
-            if name in definitions and (target is node or not isinstance(definitions[name], ast.ClassDef)):
-                return name, target.lineno
-    return "", 0
 
 
 def import_root(binding: Binding) -> str:

@@ -144,6 +144,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "from os import *\n@T\ndef train():\n    return open('/x', 0)  #!",
         "'open' comes from an import of *",
     ),
+    "a function that an import of * replaces": (
+        "def dumps(x):\n    return 'mine'\nfrom json import *\n@T\ndef train():\n    return dumps(1)  #!",
+        "'dumps' comes from an import of *",
+    ),
     "a value of values that a function changed": (
         "BASE = '/d'\nCONFIG = {'a': BASE}\ndef change():\n    CONFIG['lr'] = 1\nchange()\n@T\ndef train():\n    return CONFIG  #!",
         "'CONFIG' was changed since line 3",
