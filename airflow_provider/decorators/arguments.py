@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.operators.parameters import check_json
+from airflow_provider.operators.parameters import check_json, plain_json
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,13 +43,13 @@ def bound_arguments(
 ) -> dict[str, Any]:
     """The rendered arguments by parameter name; defaults are applied on the cluster. Raises InvalidConfig."""
     signature = inspect.signature(function)
-    given = {name: _plain(value) for name, value in kwargs.items()}
+    given = {name: plain_json(value) for name, value in kwargs.items()}
     try:
         taken = signature.bind_partial(*args, **given).arguments
         for name in signature.parameters:
             if name in TRAVELLING_CONTEXT and name not in taken and name in context:
-                given[name] = _plain(context[name])  # type: ignore[literal-required]  # checked above
-        bound = signature.bind(*[_plain(value) for value in args], **given).arguments
+                given[name] = plain_json(context[name])  # type: ignore[literal-required]  # checked above
+        bound = signature.bind(*[plain_json(value) for value in args], **given).arguments
     except TypeError as error:
         raise InvalidConfig(
             f"{_name(function)} can't be called with the arguments that it got",
@@ -63,15 +63,6 @@ def bound_arguments(
 
 def _check(function: Callable[..., Any], name: str, value: object) -> None:
     check_json(f"the argument {name!r} of {_name(function)}", value)
-
-
-def _plain(value: Any) -> Any:
-    """Lists and dicts for Airflow's lazy sequences (all outputs of a mapped task) and mappings (params)."""
-    if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
-        return [_plain(part) for part in value]
-    return value
 
 
 def _name(function: Callable[..., Any]) -> str:

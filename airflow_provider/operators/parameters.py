@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -198,6 +199,15 @@ def check_json(name: str, value: object) -> None:
         raise InvalidConfig(f"{name} has a key that is no text, which JSON would make one", change="quote the key")
 
 
+def plain_json(value: Any) -> Any:
+    """Lists and dicts for Airflow's lazy sequences (all outputs of a mapped task) and mappings (params)."""
+    if isinstance(value, Mapping):
+        return {name: plain_json(part) for name, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
+        return [plain_json(part) for part in value]
+    return value
+
+
 def _rendered_later(value: object) -> str:
     if has_template(value):
         return "reference"
@@ -251,6 +261,13 @@ def warm_start(operator: RayTrainOperator) -> WarmStart | None:
     """The rendered warm_start, with the checkpoint config's score for `best`. Raises InvalidConfig."""
     if operator.warm_start is None:
         return None
+    source = operator.warm_start.get("source")
+    if isinstance(source, list):
+        raise InvalidConfig(
+            f"warm_start got a list of {len(source)} values",
+            known="the output of a mapped task has one for each of its indexes",
+            change="choose one in a task between the two, or take one: {{ ti.xcom_pull('train', map_indexes=0) }}",
+        )
     given = WarmStart.rendered(operator.warm_start, parameter="warm_start")
     scores = operator.checkpoint_config
     metric = given.metric or scores.get("checkpoint_score_attribute")
@@ -266,6 +283,10 @@ def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingR
     from airflow_provider.hooks.experiment import cluster_storage
     from airflow_provider.operators.request import TrainingRequest
 
+    for name in _TRAVELLING:
+        value = getattr(operator, name)
+        if is_shallow(value):  # what holds itself is refused below
+            setattr(operator, name, plain_json(value))
     check_parameters(operator)
     uri = experiment_uri(operator.storage_path, key, experiment_name=operator.experiment_name)
     storage = StorageConfig.rendered(operator.storage_config, parameter="storage_config")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -113,6 +113,12 @@ def experiment_path(value: object) -> str:
                 change="pass the output of a RayTrainOperator or RayTrainSensor, or a path",
             )
         value = value["experiment"]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        raise InvalidConfig(
+            f"experiment is a list of {len(value)} values",
+            known="the output of a mapped task has one for each of its indexes",
+            change="map the sensor too: RayTrainSensor.partial(...).expand(experiment=train.output)",
+        )
     text = _text("experiment", value).removeprefix("file://")
     if text.startswith("{"):
         raise InvalidConfig(
