@@ -15,7 +15,7 @@ from airflow.sdk.definitions._internal.expandinput import ExpandInput
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.decorators.arguments import bound_arguments, check_arguments, check_signature
-from airflow_provider.decorators.shipping import function_module
+from airflow_provider.decorators.shipping import function_module, plain_function
 from airflow_provider.operators.ray_train import RayTrainOperator
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class _RayTrainTask(_TaskDecorator[Any, Any, RayTrainDecoratedOperator]):
     """A decorated function. What can't travel is found here, when the DAG file is parsed."""
 
     def __attrs_post_init__(self) -> None:
+        plain_function(self.function)  # first: Airflow takes it for granted
         super().__attrs_post_init__()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
         _check_parameters({name: value for name, value in self.kwargs.items() if name != "op_kwargs"})
         check_signature(self.function)

@@ -19,15 +19,21 @@ _made: WeakKeyDictionary[FunctionType, FunctionModule] = WeakKeyDictionary()
 
 def function_module(function: Callable[..., Any]) -> FunctionModule:
     """The module of a function. Raises FunctionNotShippable for what can't travel."""
+    plain = plain_function(function)
+    if plain not in _made:
+        _made[plain] = _module(plain, is_bare=plain is function)
+    return _made[plain]
+
+
+def plain_function(function: Callable[..., Any]) -> FunctionType:
+    """The function below its decorators. Raises FunctionNotShippable for anything else that can be called."""
     plain = inspect.unwrap(function)
     if not isinstance(plain, FunctionType):
         raise FunctionNotShippable(
             f"A {type(plain).__name__} can't be sent to the cluster",
             change="decorate a function that is written with def in the DAG file",
         )
-    if plain not in _made:
-        _made[plain] = _module(plain, is_bare=plain is function)
-    return _made[plain]
+    return plain
 
 
 def _module(function: FunctionType, *, is_bare: bool) -> FunctionModule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,14 @@ def test_a_function_without_a_file_is_refused() -> None:
     source = HEADER + DECORATOR + "def train(): return 1"
     with pytest.raises(FunctionNotShippable, match="source is no file"):
         exec(compile(source, "<stdin>", "exec"), names)  # noqa: S102  # as in a console
+
+
+@pytest.mark.parametrize("given", [functools.partial(print, 1), "text".upper, print, object])
+def test_what_can_be_called_and_is_no_function_is_refused(given: Any) -> None:
+    from airflow_provider.decorators.ray_train import ray_train_task
+
+    with pytest.raises(FunctionNotShippable, match="can't be sent to the cluster"):
+        ray_train_task(storage_path="/m")(given)
 
 
 def test_only_a_function_can_be_decorated() -> None:
