@@ -37,6 +37,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider.links.ray_train.ExperimentLink",
         ],
         "connection-types": [_ray_connection()],
+        "cli": ["airflow_provider.cli.definition.ray_train_commands"],
         # Loaded only with lazy discovery off; the `airflow.plugins` entry point does it otherwise.
         "plugins": [{"name": "ray_train", "plugin-class": "airflow_provider.plugin.RayTrainPlugin"}],
     }

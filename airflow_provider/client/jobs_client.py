@@ -95,6 +95,10 @@ class SyncJobsClient:
         """One job, or None if Ray says that it doesn't know it."""
         return self._call(requests.get_job(submission_id))
 
+    def list_jobs(self) -> list[JobInfo]:
+        """All jobs that Ray remembers; for a person's command only, since Ray's list is slow on old clusters."""
+        return self._call(requests.list_jobs())
+
     def submit(self, request: JobRequest) -> SubmitAccepted | AlreadyExists:
         """One POST and nothing else; prefer `submit_or_find`."""
         return self._call(requests.submit(request))

@@ -90,7 +90,19 @@ def parse_job(reply: Reply) -> JobInfo | None:
     if reply.status == _NOT_FOUND:
         _demand_ray_404(reply, _UNKNOWN_JOB)
         return None
-    data = _json_object(reply)
+    return _job_info(reply, _json_object(reply))
+
+
+def parse_jobs(reply: Reply) -> list[JobInfo]:
+    """Read the list of all jobs; drivers that nobody submitted (an interactive `ray.init`) are left out."""
+    data = _json(reply)
+    if not isinstance(data, list):
+        raise _not_ray(reply, "the list of jobs is no list")
+    submitted = (one for one in data if isinstance(one, dict) and isinstance(one.get("submission_id"), str))
+    return [_job_info(reply, one) for one in submitted]
+
+
+def _job_info(reply: Reply, data: dict[str, Any]) -> JobInfo:
     submission_id = data.get("submission_id")
     try:
         status = JobStatus(data.get("status"))
@@ -197,9 +209,16 @@ def _demand_success(reply: Reply) -> None:
 
 
 def _json_object(reply: Reply) -> dict[str, Any]:
+    data = _json(reply)
+    if not isinstance(data, dict):
+        raise _not_ray(reply, "it answered with JSON that is not an object")
+    return data
+
+
+def _json(reply: Reply) -> object:
     _demand_success(reply)
     try:
-        data = read_json(reply.body)
+        return read_json(reply.body)
     except UnreadableJson:
         head = reply.body.lstrip()[:1]
         if head in {b"{", b"["} or "json" in reply.content_type.lower():
@@ -210,9 +229,6 @@ def _json_object(reply: Reply) -> dict[str, Any]:
                 status=reply.status,
             ) from None
         raise _not_ray(reply, "it answered with text instead of JSON") from None
-    if not isinstance(data, dict):
-        raise _not_ray(reply, "it answered with JSON that is not an object")
-    return data
 
 
 def _raise_refusal(reply: Reply) -> NoReturn:

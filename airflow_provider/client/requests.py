@@ -52,6 +52,11 @@ def get_job(submission_id: str) -> ApiRequest[JobInfo | None]:
     return ApiRequest("GET", _job_path(submission_id), replies.parse_job)
 
 
+def list_jobs() -> ApiRequest[list[JobInfo]]:
+    """All jobs that Ray remembers. Slow on old clusters: for a person's command, never for a poll."""
+    return ApiRequest("GET", "/api/jobs/", replies.parse_jobs, is_bulk=True)
+
+
 def submit(request: JobRequest) -> ApiRequest[SubmitAccepted | AlreadyExists]:
     """One POST. It may have been accepted even if no answer comes."""
     try:

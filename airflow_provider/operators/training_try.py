@@ -16,7 +16,6 @@ from airflow_provider.client.values import JobRequest
 from airflow_provider.core.decision import (
     Attach,
     AttemptFacts,
-    ClusterSilent,
     Collect,
     Decision,
     Finished,
@@ -30,19 +29,14 @@ from airflow_provider.core.decision import (
     StopThenRestore,
     decide_submission,
 )
-from airflow_provider.core.errors import (
-    ClusterUnreachable,
-    NotARayDashboard,
-    RayJobFailed,
-    RayTrainError,
-    Superseded,
-)
+from airflow_provider.core.errors import RayJobFailed, RayTrainError, Superseded
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.identity import submission_id
 from airflow_provider.core.job import JobSpec
 from airflow_provider.core.records import AttemptRef, ClaimRecord
 from airflow_provider.hooks.job_package import code_digest, code_package, runtime_env, runtime_package
 from airflow_provider.hooks.stop import stop_attempt
+from airflow_provider.operators.attempt_facts import look_at_job, read_facts
 from airflow_provider.operators.ownership import Ownership
 from airflow_provider.storage.restore_scan import scan_restore_point
 
@@ -150,50 +144,14 @@ class TrainingTry(Ownership):
         return newest is not None and newest.ref == ref
 
     def read_newest(self) -> AttemptFacts | None:
-        """All facts about the newest claim, or None. "Could not read" raises, it is never "nothing there".
-
-        The job comes before the records: a stop record is written before its stop, an outcome before the job's end. The
-        other way round, a stop of ours that falls between the two reads would look like one from outside. Only a job that
-        was unknown and left traces is asked for again: it may have been sent in between.
-        """
-        claim = self.records.newest_claim()
-        job = self.sight(claim.submission_id) if claim else None
-        attempt = self.records.read_attempt(claim.ref, claim=claim, with_restored=False) if claim else None
-        self._newest = attempt
-        if attempt is None or job is None:
-            return None
-        if isinstance(job, JobUnknown) and (attempt.alive or attempt.manifest):
-            job = self.sight(attempt.claim.submission_id)
-        acting, has_final = self.records.owners_since(attempt.claim, known=self._known)
-        return AttemptFacts(
-            claim=attempt.claim,
-            acting_owner=acting,
-            job=job,
-            stops=frozenset(attempt.stops),
-            has_final_stop=has_final,
-            alive=attempt.alive.record if attempt.alive else None,
-            alive_age_s=attempt.alive.age_s if attempt.alive else None,
-            has_manifest=attempt.manifest is not None,
-            outcome=attempt.outcome,
-            collected=attempt.collected.record if attempt.collected else None,
-        )
+        """All facts about the newest claim, or None; see `read_facts`."""
+        self._newest, facts = read_facts(self.records, self.sight, known=self._known)
+        return facts
 
     def sight(self, job_id: str) -> JobSight:
-        """What the cluster says about a job. Anything but an answer is silence: a training may run behind it.
-
-        A refusal (token, certificate, address) is kept: without a sign of life from the driver it is what a person must see.
-        """
-        self._refused = None
-        try:
-            job = self.client.get_job(job_id)
-            if job is not None:
-                return JobSeen(job.status)
-            return JobUnknown(self.client.version().session_name)
-        except (ClusterUnreachable, NotARayDashboard) as error:
-            return ClusterSilent(error.what)
-        except RayTrainError as error:
-            self._refused = error
-            return ClusterSilent(error.what)
+        """What the cluster says about a job; see `look_at_job`."""
+        seen, self._refused = look_at_job(self.client, job_id)
+        return seen
 
     def _act(self, decision: Decision, newest: AttemptFacts | None) -> Submitted | Over | None:
         match decision:

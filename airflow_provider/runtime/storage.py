@@ -162,6 +162,10 @@ class ExperimentStore:
 
         self._do("PutObject", key, put)
 
+    def delete(self, key: str) -> None:
+        """Delete one object."""
+        self._do("DeleteObject", key, lambda: self.filesystem.delete_file(self.path(key)))
+
     def read_record(self, cls: type[R], key: str) -> R | None:
         """A record, or None if it is not there. Raises RecordUnreadable when it is torn or newer than this release."""
         body = self.read(key)

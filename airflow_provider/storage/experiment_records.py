@@ -288,11 +288,7 @@ class ExperimentRecords:
 
     def set_collected(self, ref: AttemptRef, *, record: CollectedRecord, etag: str | None) -> None:
         """Write the conclusion over the one with `etag`, or as the first one (`etag=None`). 1 call. Raises WriteConflict."""
-        key = layout.collected(ref.generation, ref.attempt)
-        if etag is not None:
-            self.store.replace_if_match(key, record.body(), etag=etag)
-        elif not self.store.create_if_absent(key, record.body()):
-            raise WriteConflict(f"Another process has already written {self.store.uri}/{key}", known="it exists")
+        self._set(layout.collected(ref.generation, ref.attempt), record, etag=etag)
 
     def create_stop(self, ref: AttemptRef, *, record: StopRecord) -> bool:
         """Write owner `record.k`'s stop on an attempt; False when it was there already, which counts as written. 1 call."""
@@ -341,6 +337,14 @@ class ExperimentRecords:
                 found[name] = record
         return found
 
+    def quarantine(self, generation: int, name: str) -> Stored[QuarantineRecord] | None:
+        """The quarantine record of one checkpoint; its etag is what `set_quarantine` needs. 1 call."""
+        return self._stored(QuarantineRecord, layout.quarantine(generation, name))
+
+    def set_quarantine(self, generation: int, *, record: QuarantineRecord, etag: str | None) -> None:
+        """Write a quarantine record over the one with `etag`, or as the first one (None). 1 call. Raises WriteConflict."""
+        self._set(layout.quarantine(generation, record.checkpoint), record, etag=etag)
+
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _segments(self, ref: AttemptRef) -> Iterator[tuple[str, RecordSegment]]:
@@ -349,6 +353,12 @@ class ExperimentRecords:
             record = self._record(RecordSegment, key)
             if record is not None:
                 yield key, record
+
+    def _set(self, key: str, record: Record, *, etag: str | None) -> None:
+        if etag is not None:
+            self.store.replace_if_match(key, record.body(), etag=etag)
+        elif not self.store.create_if_absent(key, record.body()):
+            raise WriteConflict(f"Another process has already written {self.store.uri}/{key}", known="it exists")
 
     def _record(self, cls: type[R], key: str) -> R | None:
         stored = self._stored(cls, key)

@@ -173,6 +173,7 @@ class FakeJobsServer:
         route.add_get(f"{base}/api/packages/gcs/{{name}}", self._get_package)
         route.add_put(f"{base}/api/packages/gcs/{{name}}", self._put_package)
         route.add_post(f"{base}/api/jobs/", self._submit)
+        route.add_get(f"{base}/api/jobs/", self._list_jobs)
         route.add_get(f"{base}/api/jobs/{{id}}", self._with_job(self._get_job))
         route.add_post(f"{base}/api/jobs/{{id}}/stop", self._with_job(self._stop_job))
         route.add_get(f"{base}/api/jobs/{{id}}/logs", self._with_job(self._logs))
@@ -267,6 +268,9 @@ class FakeJobsServer:
             task = self._loop.create_task(self._run(job))
             self._tasks.add(task)
         return web.json_response({"job_id": name, "submission_id": name})
+
+    async def _list_jobs(self, _: web.Request) -> web.Response:
+        return web.json_response([job.details() for job in self.jobs.values()])
 
     async def _get_job(self, _: web.Request, job: FakeJob) -> web.Response:
         return web.json_response(job.details())

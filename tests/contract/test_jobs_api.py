@@ -115,6 +115,14 @@ def test_version_needs_the_token(jobs_api: JobsApi) -> None:
         assert client.version() == version
 
 
+def test_a_job_is_in_the_list_of_all_jobs(jobs_api: JobsApi, name: str) -> None:
+    with jobs_api.client() as client:
+        client.submit(JobRequest(submission_id=name, entrypoint="echo hi", metadata={"who": name}))
+        (listed,) = [job for job in client.list_jobs() if job.submission_id == name]
+        assert listed.has_metadata({"who": name})
+        wait_for_end(client, name)
+
+
 def test_unknown_job(jobs_api: JobsApi, name: str) -> None:
     assert jobs_api.raw("GET", f"/api/jobs/{name}") == (404, f"Job {name} does not exist")
     with jobs_api.client() as client:

@@ -43,7 +43,12 @@ def test_everything_it_names_exists(info: dict[str, Any]) -> None:
     for module in modules:
         import_module(module)
     decorators = [entry["class-name"] for entry in info["task-decorators"]]
-    for path in [*info["extra-links"], *decorators, *(plugin["plugin-class"] for plugin in info["plugins"])]:
+    for path in [
+        *info["extra-links"],
+        *info["cli"],
+        *decorators,
+        *(plugin["plugin-class"] for plugin in info["plugins"]),
+    ]:
         import_string(path)
     names = {entry["integration-name"] for entry in info["integrations"]}
     assert {

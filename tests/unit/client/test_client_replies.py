@@ -25,6 +25,7 @@ PAGE = b"<html><body>502 Bad Gateway</body></html>"
 PARSERS: list[Callable[[Reply], object]] = [
     replies.parse_version,
     replies.parse_job,
+    replies.parse_jobs,
     replies.parse_submit,
     replies.parse_stop,
     replies.parse_has_package,
@@ -66,6 +67,17 @@ def test_job_is_read_with_aware_times_and_without_its_environment() -> None:
     assert job.start_time == datetime.fromtimestamp(1795910400, tz=timezone.utc)
     assert "hunter2" not in repr(job)
     assert "hunter2" not in str(vars(job))
+
+
+def test_all_jobs_are_read_and_drivers_that_nobody_submitted_are_left_out() -> None:
+    driver = {**JOB, "type": "DRIVER", "submission_id": None}
+    found = replies.parse_jobs(ray(200, [JOB, driver, {**JOB, "submission_id": "a2", "status": "RUNNING"}]))
+    assert [(job.submission_id, job.status) for job in found] == [("a1", JobStatus.FAILED), ("a2", JobStatus.RUNNING)]
+    assert "hunter2" not in str([vars(job) for job in found])
+    assert replies.parse_jobs(ray(200, [])) == []
+    for wrong in ({"jobs": []}, [{**JOB, "status": "ASLEEP"}]):
+        with pytest.raises(NotARayDashboard):
+            replies.parse_jobs(ray(200, wrong))
 
 
 def test_what_a_gateway_echoes_of_our_token_is_not_kept() -> None:
@@ -110,6 +122,8 @@ def test_torn_json_is_unreachable_and_not_a_verdict() -> None:
     """The connection broke inside an answer: it can be asked again."""
     with pytest.raises(ClusterUnreachable):
         replies.parse_job(Reply(200, "application/json", json.dumps(JOB).encode()[:-20]))
+    with pytest.raises(ClusterUnreachable):
+        replies.parse_jobs(Reply(200, "application/json", json.dumps([JOB]).encode()[:-20]))
     with pytest.raises(NotARayDashboard):
         replies.parse_job(Reply(200, "text/plain", b"It works!"))
 

@@ -1,0 +1,219 @@
+"""The installed `airflow ray-train ...` on a real Airflow, Ray and bucket: what a person on call and their scripts get."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from airflow_provider.core import layout
+from airflow_provider.core.records import ClaimRecord
+from tests.e2e.test_operator import wait_for_commits, wait_for_end
+from tests.stack.airflow_client import AirflowClient
+from tests.stack.process import program, wait_until
+from tests.stack.services import Stack
+from tests.support.training_run import TrainingRun, driver_processes, kill, records_at
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+Start = Callable[..., TrainingRun]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.out, self.err
+        return json.loads(self.out)
+
+    @property
+    def text(self) -> str:
+        """Without line breaks and the tree's lines."""
+        return " ".join(self.out.translate(dict.fromkeys(map(ord, "│├└─"), " ")).split())
+
+
+def ray_train(stack: Stack, *words: str) -> Said:
+    """Run the command as it is installed, in an environment like that of Airflow's own processes."""
+    done = subprocess.run(
+        [program("airflow"), "ray-train", *words],
+        env=stack.airflow.env(),
+        cwd=stack.state_dir,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    said = Said(done.returncode, done.stdout, done.stderr)
+    shown = said.out + said.err
+    assert "Traceback" not in shown, shown
+    assert not [secret for secret in (stack.ray.token, stack.s3.secret_key) if secret in shown]
+    return said
+
+
+def all_at_once(stack: Stack, *commands: tuple[str, ...]) -> list[Said]:
+    """Several commands side by side: each spends its time on importing Airflow."""
+    with ThreadPoolExecutor(3) as pool:
+        return list(pool.map(lambda words: ray_train(stack, *words), commands))
+
+
+@pytest.fixture(scope="module")
+def trained(stack: Stack, airflow: AirflowClient) -> TrainingRun:
+    """Three epochs without any fault."""
+    run = TrainingRun(stack, airflow, "train_deferred", airflow.run_dag("train_deferred", conf={"epochs": 3}))
+    assert wait_for_end(run)["state"] == "success", run.log()[-4000:]
+    return run
+
+
+def names(run: TrainingRun) -> tuple[str, ...]:
+    """The task instance on a command line."""
+    return ("--dag-id", run.dag_id, "--task-id", run.task_id, "--run-id", run.run_id)
+
+
+def test_the_commands_on_a_finished_training(trained: TrainingRun, stack: Stack) -> None:
+    uri = trained.xcom()["experiment"]
+    last = trained.lineage().checkpoints[-1].name
+    lineage, by_names, experiments, plan, nowhere, unknown = all_at_once(
+        stack,
+        ("lineage", uri),
+        ("lineage", *names(trained), "--json"),
+        ("experiments", "s3://models/e2e", "--dag-id", "train_deferred", "--json"),
+        ("restore-plan", uri, "--json"),
+        ("lineage", "s3://models/e2e/nowhere"),
+        ("lineage", uri, "--aws-conn-id", "no_such"),
+    )
+    assert lineage.code == 0, lineage.err
+    assert "success: g1/a1 ended with success" in lineage.text
+    assert "1 try, 1 attempt, 3 checkpoints (3 committed)" in lineage.text
+    assert f"{last.rpartition('/')[2]} committed" in lineage.text
+    assert "\x1b" not in lineage.out
+    assert max(map(len, lineage.out.splitlines())) <= 80
+    assert [c["metrics"]["epoch"] for c in by_names.json["checkpoints"]] == [0, 1, 2]
+    assert {"experiment": uri, "state": "success"}.items() <= {
+        key: value for one in experiments.json["experiments"] if one["experiment"] == uri for key, value in one.items()
+    }.items()
+    planned = plan.json
+    assert planned["task"]["airflow_state"] == "success"
+    assert (planned["next_try"]["after"], planned["decision"], planned["attempt"]) == ("clear", "Start", "g2/a1")
+    assert (nowhere.code, unknown.code) == (3, 3)
+    assert "There is no experiment at s3://models/e2e/nowhere" in nowhere.err
+    assert "Airflow has no connection 'no_such'" in unknown.err
+
+    aside = ray_train(stack, "checkpoints", "quarantine", f"{uri}/{last}", "--reason", "a bad batch", "--json")
+    assert aside.code == 0, aside.err
+    assert "checkpoint" in aside.json["next_restore"]
+    assert last not in aside.json["next_restore"]
+    assert trained.lineage().checkpoints[-1].state == "quarantined"
+    back = ray_train(stack, "checkpoints", "release", last, *names(trained), "--reason", "it was good")
+    assert back.code == 0, back.err
+    assert trained.lineage().checkpoints[-1].state == "committed"
+
+
+def test_doctor_looks_from_both_sides(stack: Stack) -> None:
+    good, bad = all_at_once(
+        stack,
+        ("doctor", "--storage-path", "s3://models/e2e", "--submit-check", "--json"),
+        ("doctor", "--conn-id", "ray_bad_token", "--storage-path", "s3://no-such-bucket/x"),
+    )
+    assert good.code == 0, good.out
+    found = good.json["findings"]
+    assert {one["health"] for one in found} == {"ok", "warning"}
+    assert [one["check"] for one in found if one["health"] == "warning"] == ["authentication"], "plain http on loopback"
+    inside = {one["check"]: one["what"] for one in found}
+    assert "all of Ray's internals" in inside["ray-seams"]
+    assert inside["cluster-bucket"].startswith("the cluster's identity: delete")
+    client = stack.s3.client()
+    left = client.list_objects_v2(Bucket="models", Prefix="e2e/.ray-train-doctor/").get("Contents", [])
+    assert [one["Key"] for one in left if not one["Key"].endswith("/")] == []
+    assert bad.code == 1
+    assert "no-such-bucket does not exist" in bad.text
+    assert "refused our identity (status 403)" in bad.text
+    assert "to do: correct the connection's token" in bad.text
+
+
+def test_gc_stops_an_orphan_and_nothing_else(trained: TrainingRun, stack: Stack) -> None:
+    """A job whose attempt was followed by another one, and that lives on all the same."""
+    orphan = f"af-orphan-{trained.run_id[-12:].replace('+', '-').replace(':', '-').replace('.', '-')}"
+    uri = copied(stack, trained.xcom()["experiment"], "orphaned", orphan=orphan)
+    submit_sleeper(stack, orphan, experiment=uri)
+    wait_until(lambda: status_of(stack, orphan) == "RUNNING", timeout_s=60, what="the orphan to run")
+    looked = ray_train(stack, "gc", "s3://models/cli", "--json")
+    assert looked.code == 0, looked.err
+    collected = [item for item in looked.json["items"] if item["verdict"] == "collect"]
+    assert [(item["scope"], item["name"]) for item in collected] == [("job", orphan)]
+    assert status_of(stack, orphan) == "RUNNING", "a dry run"
+    done = ray_train(stack, "gc", "s3://models/cli", "--jobs", "--apply")
+    assert done.code == 0, done.out + done.err
+    assert "g1/a2 was claimed after g1/a1" in done.text
+    wait_until(lambda: status_of(stack, orphan) == "STOPPED", timeout_s=60, what="the orphan's end")
+    assert records_at(stack.s3, uri).stops(ClaimRecord.parse(claim_body(stack, uri, 1), key="claim").ref)
+
+
+def copied(stack: Stack, uri: str, name: str, *, orphan: str) -> str:
+    """The experiment at another path, with a second attempt and the first one's job renamed."""
+    source, target = records_at(stack.s3, uri), records_at(stack.s3, f"s3://models/cli/{name}")
+    for info in source.store.list(""):
+        found = source.store.read(info.key)
+        if found is not None and info.key != layout.outcome(1, 1):
+            target.store.write(info.key, found.body)
+    first = ClaimRecord.parse(claim_body(stack, uri, 1), key="claim")
+    for number, job in ((1, orphan), (2, f"{orphan}-2")):
+        claim = first.model_copy(update={"attempt": number, "submission_id": job})
+        target.store.write(layout.claim(1, number), claim.body())
+    return target.store.uri
+
+
+def claim_body(stack: Stack, uri: str, attempt: int) -> bytes:
+    found = records_at(stack.s3, uri).store.read(layout.claim(1, attempt))
+    assert found is not None
+    return found.body
+
+
+def submit_sleeper(stack: Stack, job_id: str, *, experiment: str) -> None:
+    """A job that looks like one of ours and does nothing."""
+    from airflow_provider.client.address import ClusterAddress
+    from airflow_provider.client.credentials import ClusterCredentials
+    from airflow_provider.client.jobs_client import SyncJobsClient
+    from airflow_provider.client.values import JobRequest
+
+    metadata = {
+        "airflow_dag_id": "train_deferred",
+        "airflow_run_id": "r",
+        "airflow_task_id": "train",
+        "experiment": experiment,
+        "attempt": "g1/a1",
+    }
+    credentials = ClusterCredentials(token=stack.ray.token)
+    with SyncJobsClient(ClusterAddress.parse(stack.ray.address), credentials=credentials) as client:
+        client.submit(JobRequest(submission_id=job_id, entrypoint="sleep 600", metadata=metadata))
+
+
+def status_of(stack: Stack, job_id: str) -> str:
+    return str(json.loads(stack.ray.get(f"/api/jobs/{job_id}"))["status"])
+
+
+@pytest.mark.slow
+def test_a_training_that_fails_and_restores_under_the_eyes_of_the_commands(start: Start, stack: Stack) -> None:
+    run = start("train_deferred", epochs=8, epoch_seconds=1)
+    wait_for_commits(run, 2)
+    plan = ray_train(stack, "restore-plan", *names(run), "--json").json
+    assert (plan["task"]["airflow_state"], plan["decision"], plan["attempt"]) == ("deferred", "Attach", "g1/a1")
+    assert kill(driver_processes(stack.ray)), "the fault did not fire"
+    assert wait_for_end(run)["state"] == "success"
+    shown, data = all_at_once(stack, ("lineage", *names(run), "--all"), ("lineage", *names(run), "--json"))
+    assert "2 tries, 2 attempts" in shown.text
+    assert "why: g1/a1 ended FAILED" in shown.text
+    first, second = data.json["attempts"]
+    assert (first["state"], second["state"]) == ("failed", "success")
+    assert f"from {second['restored_from']}" in shown.text
+    again = ray_train(stack, "restore-plan", *names(run), "--json", "--after", "retry").json
+    assert (again["decision"], again["would_fail"]) == ("Finished", False)

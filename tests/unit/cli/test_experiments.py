@@ -1,0 +1,100 @@
+"""The list of experiments: found wherever they lie below a path, newest first, damage shown and not hidden."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.cli import discovery
+from airflow_provider.cli.exit_codes import NOT_FOUND, OK, PROBLEM, USAGE
+from airflow_provider.core import layout
+from tests.support.command_line import CommandLine, on_disk
+from tests.support.experiment import NOW
+from tests.support.training_try import Bench
+
+
+def training(root: Path, path: str, *, hours: int = 0, state: str | None = "success", **names: str) -> Path:
+    """An experiment that was last tried so many hours after the others."""
+    bench = Bench()
+    bench.own(1, created_at=NOW + timedelta(hours=hours), **names)
+    bench.claim(1)
+    bench.commit("checkpoint_a")
+    if state is not None:
+        bench.end(state)
+    return on_disk(bench, root / path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "models"
+    training(root, "d/train/run-1", hours=1)
+    training(root, "d/train/run-2", hours=2, state="failed")
+    training(root, "by/name", hours=3, dag_id="other")
+    (root / "d/train/runs-0123456789ab").mkdir()
+    (root / "d/train/runs-0123456789ab/20261129T000000000000-0123456789ab.json").write_text("{}")
+    return root
+
+
+def test_all_are_found_newest_first(cli: CommandLine, root: Path) -> None:
+    data = cli("experiments", root, "--json").json
+    assert data["num_found"] == 3
+    assert [e["experiment"].removeprefix(f"{root}/") for e in data["experiments"]] == [
+        "by/name",
+        "d/train/run-2",
+        "d/train/run-1",
+    ]
+    assert [e["state"] for e in data["experiments"]] == ["running", "running", "running"]
+    assert "the next one restores" in data["experiments"][1]["reason"]
+
+
+def test_a_person_gets_two_lines_and_a_count(cli: CommandLine, root: Path) -> None:
+    said = cli("experiments", root, "--limit", "2")
+    assert said.code == OK, said.err
+    assert "run-2" in said.out
+    assert "run-1" not in said.out
+    assert "running  g1/a1, 1 checkpoint, last try 2026-11-29 14:00:00" in said.out
+    assert "3 experiments, 1 older ones not shown (--limit)" in said.out
+
+
+def test_names_choose(cli: CommandLine, root: Path) -> None:
+    assert cli("experiments", root, "--dag-id", "other", "--json").json["num_found"] == 1
+    assert cli("experiments", root, "--dag-id", "other", "--task-id", "no", "--json").json["num_found"] == 0
+
+
+def test_one_that_cannot_be_read_is_shown_and_is_a_problem(cli: CommandLine, root: Path) -> None:
+    (root / "d/train/run-2" / layout.owner(1)).write_bytes(b"torn")
+    said = cli("experiments", root, "--json", "--dag-id", "d")
+    assert said.code == PROBLEM
+    assert [e["state"] for e in said.json["experiments"]] == ["running", "unreadable"]
+    assert "owners/000001.json can't be read" in said.json["experiments"][1]["reason"]
+
+
+def test_nothing_inside_an_experiment_is_listed(cli: CommandLine, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand checkpoints must not be walked through."""
+    from airflow_provider.storage.local import LocalObjectStore
+
+    listed: list[str] = []
+    original = LocalObjectStore.list_folders
+
+    def note(self: LocalObjectStore, prefix: str) -> tuple[str, ...]:
+        listed.append(prefix)
+        return original(self, prefix)
+
+    monkeypatch.setattr(LocalObjectStore, "list_folders", note)
+    from_root = discovery.find_experiments(str(root), aws_conn_id=None, depth=5)
+    assert len(from_root) == 3
+    assert not [prefix for prefix in listed if "g000001" in prefix or "owners" in prefix]
+
+
+def test_a_path_with_too_many_folders_is_refused(cli: CommandLine, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "MAX_FOLDERS", 2)
+    said = cli("experiments", root)
+    assert said.code == USAGE
+    assert "more than 2 folders" in said.err
+
+
+def test_a_path_that_is_not_there(cli: CommandLine, tmp_path: Path) -> None:
+    assert cli("experiments", tmp_path / "nowhere").code == NOT_FOUND
+    assert cli("experiments", tmp_path, "--json").json["experiments"] == []

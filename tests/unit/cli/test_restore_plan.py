@@ -1,0 +1,245 @@
+"""The plan is what a try would do: the same decision from the same facts, in every situation, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider.cli.exit_codes import OK, PROBLEM
+from airflow_provider.cli.next_try import NextTry
+from airflow_provider.cli.restore_plan import make_plan
+from airflow_provider.core.decision import TryFacts
+from airflow_provider.core.errors import ClusterUnreachable, RayTrainError
+from airflow_provider.testing.jobs_api import FakeJobsServer
+from tests.support.command_line import CommandLine, files, on_disk
+from tests.support.fake_jobs_client import job
+from tests.support.training_try import KEY, Bench, job_id
+
+WRITES = ("write", "create_if_absent", "replace_if_match", "copy", "delete", "POST", "stop", "marker")
+
+
+def failed(bench: Bench) -> None:
+    bench.own(1)
+    bench.claim(1)
+    bench.commit("checkpoint_a", "checkpoint_b")
+    bench.end("failed")
+
+
+def damaged(bench: Bench) -> None:
+    bench.own(1)
+    bench.claim(1)
+    bench.commit("checkpoint_a", "checkpoint_b", missing=("checkpoint_b",))
+    bench.end("failed")
+
+
+def running(bench: Bench) -> None:
+    bench.own(1)
+    bench.claim(1)
+    bench.client.jobs[job_id(1, 1)] = job(job_id(1, 1), "RUNNING")
+
+
+def stopping(bench: Bench) -> None:
+    from airflow_provider.core import layout
+    from tests.support.experiment import stop
+
+    running(bench)
+    bench.store.put_raw(layout.stop(1, 1, 1), stop(1).body())
+
+
+def never_arrived(bench: Bench) -> None:
+    same = bench.new_try(1)
+    bench.own(1)
+    bench.claim(1, spec_digest=same.request.spec_digest, code_digest=same._code_digest())
+
+
+def finished(bench: Bench) -> None:
+    bench.own(1)
+    bench.claim(1)
+    bench.commit("checkpoint_a")
+    bench.end("success")
+
+
+def stopped_outside(bench: Bench) -> None:
+    running(bench)
+    bench.client.jobs[job_id(1, 1)] = job(job_id(1, 1), "STOPPED")
+
+
+def silent(bench: Bench) -> None:
+    running(bench)
+    bench.client.silence = ClusterUnreachable("no connection")
+
+
+def owned_only(bench: Bench) -> None:
+    bench.own(1)
+
+
+SITUATIONS = [failed, damaged, running, stopping, never_arrived, finished, stopped_outside, silent, owned_only]
+
+
+def next_try(try_number: int = 2, *, max_tries: int = 3) -> NextTry:
+    facts = TryFacts(
+        dag_run_identity="i1", try_number=try_number, max_tries=max_tries, clear_number=0, own_ks=frozenset()
+    )
+    return NextTry(facts, "retry", None, ())
+
+
+@pytest.mark.parametrize("max_tries", [3, 6])
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_plan_is_what_the_try_then_decides(situation: Callable[[Bench], None], max_tries: int) -> None:
+    """A retry and a clear (another max_tries) in each situation, against TrainingTry itself on the same world."""
+    bench = Bench()
+    situation(bench)
+    bench.log.clear()
+    plan = make_plan(bench.records, bench.client, key=KEY, next_try=next_try(max_tries=max_tries), on_clear="auto")
+    assert bench.steps(*WRITES) == [], "a plan writes nothing"
+
+    training_try = bench.new_try(2, max_tries=max_tries)
+    training_try.facts = next_try(max_tries=max_tries).facts
+    assert plan.decision == training_try.decide(training_try.read_newest())
+
+
+def test_the_try_then_restores_what_the_plan_named() -> None:
+    bench = Bench()
+    damaged(bench)
+    plan = make_plan(bench.records, bench.client, key=KEY, next_try=next_try(), on_clear="auto")
+    assert plan.point is not None
+    assert plan.point.candidate is not None
+    assert [one.checkpoint for one in plan.point.skipped] == ["attempts/000001/checkpoint_b"]
+    training_try = bench.new_try(2)
+    training_try.own()
+    training_try.step()
+    claim = bench.records.newest_claim()
+    assert claim is not None
+    assert claim.ref == plan.attempt
+    assert claim.checkpoint_seen == plan.point.candidate.name
+    assert claim.intent == plan.reason
+
+
+def test_a_try_that_would_fail_is_a_problem(cli: CommandLine, folder: Path, server: FakeJobsServer) -> None:
+    bench = Bench()
+    bench.own(1)
+    bench.claim(1)
+    bench.commit("checkpoint_a", missing=("checkpoint_a",))
+    bench.end("failed")
+    said = cli("restore-plan", on_disk(bench, folder), "--json")
+    assert said.code == PROBLEM
+    assert said.json["would_fail"] is True
+    assert "None of 1 committed checkpoints can be restored" in said.json["failure"]
+    assert said.json["decision"] == "Restore"
+
+
+def test_a_person_reads_it_in_eighty_columns(
+    cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer
+) -> None:
+    path = on_disk(bench, folder)
+    before = files(folder)
+    said = cli("restore-plan", path)
+    assert said.code == OK, said.err
+    text = " ".join(said.out.split())
+    assert "would Restore g1/a2" in text
+    assert "from attempts/000001/checkpoint_c (epoch=2)" in text
+    assert "all 1 files there with their sizes" in text
+    assert "nothing was written" in text
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert files(folder) == before
+
+
+def test_airflow_tells_a_retry_from_a_clear(
+    cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer, in_airflow: Callable[..., None]
+) -> None:
+    path = on_disk(bench, folder)
+    in_airflow("failed", try_number=4, run_state="failed")
+    data = cli("restore-plan", path, "--json").json
+    assert data["next_try"] == {"after": "clear", "try_number": 5, "max_tries": 7, "clear_number": 1}
+    assert data["reason"].startswith("the task was cleared (max_tries went from 3 to 7)")
+    assert data["decision"] == "Restore"
+    fresh = cli("restore-plan", path, "--json", "--on-clear", "fresh").json
+    assert (fresh["decision"], fresh["attempt"]) == ("Start", "g2/a1")
+
+
+@pytest.mark.parametrize(("state", "try_number"), [("up_for_retry", 2), ("queued", 1), ("running", 2), (None, 2)])
+def test_airflows_count_of_the_next_try(
+    cli: CommandLine,
+    bench: Bench,
+    folder: Path,
+    server: FakeJobsServer,
+    in_airflow: Callable[..., None],
+    state: str | None,
+    try_number: int,
+) -> None:
+    """A queued try has its number already."""
+    in_airflow(state)
+    data = cli("restore-plan", on_disk(bench, folder), "--json").json
+    assert data["next_try"] == {"after": "retry", "try_number": try_number, "max_tries": 3, "clear_number": 0}
+
+
+def test_a_run_that_was_created_again_is_a_clear(
+    cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer, in_airflow: Callable[..., None]
+) -> None:
+    in_airflow(None, try_number=0, identity=None)
+    data = cli("restore-plan", on_disk(bench, folder), "--json").json
+    assert data["reason"].startswith("the task was cleared (the DAG run was created again)")
+
+
+def test_without_airflows_database_the_guess_is_said(
+    cli: CommandLine,
+    bench: Bench,
+    folder: Path,
+    server: FakeJobsServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_session() -> Any:
+        raise OSError("could not connect to postgresql://airflow:hunter2@db/airflow")
+
+    monkeypatch.setattr("airflow.utils.session.create_session", no_session)
+    said = cli("restore-plan", on_disk(bench, folder), "--json")
+    assert said.code == OK
+    assert "Airflow's database can't be read from here (OSError)" in said.json["assumed"][0]
+    assert "hunter2" not in said.out + said.err
+    cleared = cli("restore-plan", folder, "--json", "--after", "clear").json
+    assert cleared["next_try"]["after"] == "clear"
+    assert cleared["reason"].startswith("the task was cleared")
+
+
+def test_what_the_dashboard_refused_is_said(
+    cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer
+) -> None:
+    from airflow_provider.testing.jobs_api_parts import Fault
+
+    server.add(Fault("answer", status=403, body="no", content_type="text/plain"))
+    said = cli("restore-plan", on_disk(bench, folder), "--json")
+    assert said.code == PROBLEM
+    assert said.json["decision"] == "Refuse"
+    assert "refused our identity (status 403)" in said.json["cluster_refused"]
+
+
+def test_another_tasks_experiment_is_refused_as_a_try_would_be(
+    cli: CommandLine, bench: Bench, tmp_path: Path, server: FakeJobsServer
+) -> None:
+    from airflow_provider.core.identity import TaskInstanceKey, experiment_uri
+
+    key = TaskInstanceKey("other", KEY.run_id, "train")
+    on_disk(bench, Path(experiment_uri(str(tmp_path), key)))
+    names = ("--dag-id", key.dag_id, "--task-id", key.task_id, "--run-id", key.run_id)
+    said = cli("restore-plan", "--storage-path", tmp_path, *names)
+    assert said.code == PROBLEM
+    assert "belongs to another task instance" in said.err
+
+
+def test_errors_are_the_trys_own() -> None:
+    """A torn manifest refuses the try, so it stands in the plan."""
+    from airflow_provider.core import layout
+
+    bench = Bench()
+    failed(bench)
+    bench.store.put_raw(layout.manifest(1, 1), b"torn")
+    plan = make_plan(bench.records, bench.client, key=KEY, next_try=next_try(), on_clear="auto")
+    assert plan.is_trouble
+    training_try = bench.new_try(2)
+    training_try.own()
+    with pytest.raises(RayTrainError) as caught:
+        training_try.step()
+    assert str(plan.failure) == str(caught.value)
