@@ -94,7 +94,11 @@ def _print(found: Answer, *, is_json: bool) -> None:
     if is_json:
         sys.stdout.write(json.dumps(found.data, indent=2, allow_nan=False, default=str) + "\n")
     else:
-        found.show(console())
+        shown = console()
+        with shown.capture() as lines:
+            found.show(shown)
+        # Tables fill their columns with spaces, which nobody wants to copy.
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines.get().splitlines()))
     sys.stdout.flush()
 
 

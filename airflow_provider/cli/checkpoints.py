@@ -164,15 +164,14 @@ def _answer(chosen: Chosen, record: QuarantineRecord, said: str, *, is_changed: 
         "next_restore": following,
         "next_restore_is_possible": is_fine,
     }
-    lines = [f"{chosen.full} {said}", f"  reason: {record.reason}"]
-    if record.released_by:
-        lines.append(f"  released by {record.released_by}")
-    lines.append(f"  {following}")
 
     def show(console: Console) -> None:
-        for number, line in enumerate(lines):
-            last = number == len(lines) - 1
-            console.print(line, style="red" if last and not is_fine else None, soft_wrap=True)
+        console.print(chosen.full, style="bold", soft_wrap=True)
+        console.print(said)
+        console.print(f"reason: {record.reason}")
+        if record.released_by:
+            console.print(f"released by {record.released_by}")
+        console.print(following, style=None if is_fine else "red")
 
     return Answer(data, show, OK if is_fine else PROBLEM)
 

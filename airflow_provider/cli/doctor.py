@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from airflow_provider.cli import wording
 from airflow_provider.cli.answer import Answer, command
 from airflow_provider.cli.doctor_bucket import check_bucket
 from airflow_provider.cli.doctor_cluster import check_cluster
 from airflow_provider.cli.exit_codes import OK, PROBLEM
 from airflow_provider.cli.findings import Finding, Health, ok, problem
 from airflow_provider.cli.target import DEFAULT_AWS_CONN_ID, DEFAULT_CONN_ID
-from airflow_provider.cli.wording import release
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -33,7 +33,7 @@ def check_versions() -> Iterator[Finding]:
     where = f"{shown}, Python {platform.python_version()}"
     for name, oldest in (("apache-airflow", OLDEST_AIRFLOW), ("boto3", OLDEST_BOTO3)):
         found = said[name]
-        if found is None or release(found) < oldest:
+        if found is None or wording.release(found) < oldest:
             least = ".".join(map(str, oldest))
             yield problem(
                 "versions",
@@ -84,8 +84,10 @@ def show_findings(console: Console, findings: list[Finding]) -> None:
         if one.change:
             table.add_row("", Text(f"to do: {one.change}"))
     console.print(table)
-    counts = [f"{sum(1 for one in findings if one.health is health)} {health.value}" for health in Health]
-    console.print(", ".join(counts))
+    counts = {health: sum(1 for one in findings if one.health is health) for health in Health}
+    problems = wording.count(counts[Health.PROBLEM], "problem")
+    warnings = wording.count(counts[Health.WARNING], "warning")
+    console.print(f"{problems}, {warnings}, {counts[Health.OK]} ok, {counts[Health.SKIPPED]} skipped")
 
 
 doctor = command(examine)

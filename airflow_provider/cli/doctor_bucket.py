@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from airflow_provider.cli import wording
 from airflow_provider.cli.airflow_side import check_connection
 from airflow_provider.cli.findings import Finding, checked, of_error, ok, problem, skipped, warning
 from airflow_provider.cli.target import DEFAULT_AWS_CONN_ID, open_folder
@@ -35,7 +36,7 @@ def check_bucket(storage_path: str | None, *, aws_conn_id: str | None, is_read_o
     except RayTrainError as error:
         yield of_error("bucket-list", error)
         return
-    yield ok("bucket-list", f"list (s3:ListBucket): {found} folders below {root}")
+    yield ok("bucket-list", f"list (s3:ListBucket): {wording.count(found, 'folder')} below {root}")
     if is_read_only:
         yield skipped("bucket-write", "nothing was written to the bucket", change="run it without --read-only")
         return

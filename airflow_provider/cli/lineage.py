@@ -14,6 +14,8 @@ from airflow_provider.operators.collecting import read_experiment
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from rich.console import Console
+
 
 def stage_of(facts: ExperimentFacts) -> TrainingStage:
     """Where the newest generation's training stands."""
@@ -23,11 +25,25 @@ def stage_of(facts: ExperimentFacts) -> TrainingStage:
 
 def show_lineage(args: Namespace) -> Answer:
     """Read all records of the experiment and print the tree. Writes nothing."""
-    facts = read_experiment(find_target(args).records())
+    records = find_target(args).records()
+    facts = read_experiment(records)
     found, stage = project(facts), stage_of(facts)
-    tree = LineageTree(found, stage=stage, owner=max(facts.owners, key=lambda one: one.k), is_all=args.is_all)
-    data = found.model_dump(mode="json") | {"stage": stage.stage.value, "stage_reason": stage.reason}
-    return Answer(data, lambda console: console.print(tree.render()))
+    newest = facts.attempts[-1] if facts.attempts else None
+    alive = records.alive(newest.claim.ref) if newest is not None and newest.final_outcome is None else None
+    tree = LineageTree(
+        found, stage=stage, owner=max(facts.owners, key=lambda one: one.k), alive=alive, is_all=args.is_all
+    )
+    data = found.model_dump(mode="json") | {
+        "stage": stage.stage.value,
+        "stage_reason": stage.reason,
+        "alive": alive.record.model_dump(mode="json") | {"age_s": alive.age_s} if alive is not None else None,
+    }
+
+    def show(console: Console) -> None:
+        console.print(found.experiment, style="bold", soft_wrap=True)
+        console.print(tree.render())
+
+    return Answer(data, show)
 
 
 lineage = command(show_lineage)

@@ -11,7 +11,8 @@ from airflow_provider.cli import wording
 from airflow_provider.core.experiment_sight import TrainingStage
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import Lineage, LineageAttempt, LineageCheckpoint, LineageTry
-from airflow_provider.core.records import OwnerRecord
+from airflow_provider.core.records import AliveRecord, OwnerRecord
+from airflow_provider.storage.experiment_records import Stored
 
 MOST_CHECKPOINTS = 10
 """Of one attempt, the newest; `--all` shows every one."""
@@ -36,15 +37,18 @@ class LineageTree:
     lineage: Lineage
     stage: TrainingStage
     owner: OwnerRecord
+    alive: Stored[AliveRecord] | None = None
+    """Of the newest attempt, while it has no outcome."""
     is_all: bool = False
 
     def render(self) -> Tree:
         """The tree for rich's console."""
         found = self.lineage
         owner = TaskInstanceKey(self.owner.dag_id, self.owner.run_id, self.owner.task_id, self.owner.map_index)
-        tree = Tree(Text(found.experiment, style="bold", overflow="fold"))
-        tree.add(_line(f"task {owner}"))
+        tree = Tree(_line(f"task {owner}"))
         tree.add(_line(f"{self.stage.stage.value}: {self._short(self.stage.reason)}", word=self.stage.stage.value))
+        if self.alive is not None:
+            tree.add(_line(_sign_of_life(self.alive)))
         tree.add(_line(self._counts()))
         self._add_tries(tree)
         shown = found.attempts if self.is_all else found.attempts[-MOST_ATTEMPTS:]
@@ -75,9 +79,8 @@ class LineageTree:
         took = f", {wording.duration(attempt.finished_at - attempt.claimed_at)}" if attempt.finished_at else ""
         restarts = f", {wording.count(attempt.num_restarts, 'worker restart')}" if attempt.num_restarts else ""
         unfenced = ", NOT FENCED" if attempt.fenced is False else ""
-        head = (
-            f"{attempt.ref}  {attempt.state}  {wording.moment(attempt.claimed_at)}{took}, {commits}{restarts}{unfenced}"
-        )
+        state = "no outcome yet" if attempt.state == "unknown" else attempt.state
+        head = f"{attempt.ref}  {state}  {wording.moment(attempt.claimed_at)}{took}, {commits}{restarts}{unfenced}"
         branch = tree.add(_line(head, word=attempt.state))
         branch.add(_dim(f"job {attempt.submission_id}"))
         branch.add(_line(f"why: {self._short(attempt.intent)}"))
@@ -104,6 +107,13 @@ class LineageTree:
         """One line's worth, for a person; the whole stands in `--json` and with `--all`."""
         whole = " ".join(text.split())
         return whole if self.is_all or len(whole) <= LONGEST_REASON else f"{whole[:LONGEST_REASON]}..."
+
+
+def _sign_of_life(alive: Stored[AliveRecord]) -> str:
+    record = alive.record
+    commits = wording.count(record.num_commits, "commit")
+    since = f"{record.phase.value} since {wording.moment(record.phase_since)}"
+    return f"its driver's last sign of life is {wording.age(alive.age_s)} old: {since}, {commits}"
 
 
 def _try(one: LineageTry) -> str:

@@ -209,6 +209,7 @@ def _show(console: Console, plan: Plan, *, on_clear: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console.print(plan.uri, style="bold", soft_wrap=True)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -218,7 +219,6 @@ def _show(console: Console, plan: Plan, *, on_clear: str) -> None:
 
     facts, state = plan.next_try.facts, plan.next_try.airflow_state
     seen = f"; Airflow: {state}" if state else ""
-    row("experiment", plan.uri)
     row("task", str(plan.key))
     row("next try", f"{facts.try_number}, after a {plan.next_try.after}{seen}")
     attempt = f" {plan.attempt}" if plan.attempt else ""

@@ -96,7 +96,8 @@ def test_the_commands_on_a_finished_training(trained: TrainingRun, stack: Stack)
     assert "1 try, 1 attempt, 3 checkpoints (3 committed)" in lineage.text
     assert f"{last.rpartition('/')[2]} committed" in lineage.text
     assert "\x1b" not in lineage.out
-    assert max(map(len, lineage.out.splitlines())) <= 80
+    assert lineage.out.splitlines()[0] == uri
+    assert max(map(len, lineage.out.splitlines()[1:])) <= 80
     assert [c["metrics"]["epoch"] for c in by_names.json["checkpoints"]] == [0, 1, 2]
     assert {"experiment": uri, "state": "success"}.items() <= {
         key: value for one in experiments.json["experiments"] if one["experiment"] == uri for key, value in one.items()

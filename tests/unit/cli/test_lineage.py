@@ -95,6 +95,20 @@ def test_where_nothing_is_that_is_said(cli: CommandLine, tmp_path: Path) -> None
     assert cli("lineage", tmp_path / "nowhere").code == NOT_FOUND
 
 
+def test_a_running_attempts_sign_of_life_is_shown(cli: CommandLine, bench: Bench, folder: Path) -> None:
+    from airflow_provider.core.records import AliveRecord, Phase
+
+    bench.own(2)
+    bench.claim(2, k=2)
+    alive = AliveRecord(run_uid="u", phase=Phase.TRAINING, phase_since=NOW, num_commits=2, written_at=NOW)
+    bench.store.put_raw(layout.alive(1, 2), alive.body())
+    path = on_disk(bench, folder)
+    said = cli("lineage", path)
+    assert "its driver's last sign of life is 0 s old: training since 2026-11-29" in said.out
+    assert "g1/a2  no outcome yet" in said.out
+    assert cli("lineage", path, "--json").json["alive"]["phase"] == "training"
+
+
 def test_a_torn_record_is_a_problem_and_not_nothing(cli: CommandLine, bench: Bench, folder: Path) -> None:
     path = on_disk(bench, folder)
     (path / layout.owner(1)).write_bytes(b"torn")
