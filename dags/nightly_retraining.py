@@ -1,7 +1,10 @@
-"""Retrain every night on the weights of the night before: a warm start, with restore on retry as always.
+"""Retrain every night on the weights of the night before, and promote the model only if it is better than the last promoted.
 
 A night that failed, was cleared or lost its XComs is no hole: what it committed lies in the bucket, and the next one begins
 from there; where it committed nothing, from the night before it. The first night of all begins from scratch.
+
+Each night emits an event of the asset `nightly_digits`, a better one also of `nightly_digits_promoted`: schedule on that
+what serves or evaluates the model, as `evaluate_on_asset.py` does.
 
 Needs the connections `ray_default` and `aws_default` (`make stack` has both) and a bucket named by the Airflow Variable or
 environment variable `AIRFLOW_VAR_TRAINING_BUCKET`, `models` by default.
@@ -11,11 +14,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Asset, Param
 
+from airflow_provider.assets.model import GatedAsset
 from airflow_provider.core.spec import CheckpointConfig, ScalingConfig
 from airflow_provider.core.warm_start import WarmStart
 from airflow_provider.operators.ray_train import RayTrainOperator
+
+NIGHTLY, PROMOTED = Asset("nightly_digits"), Asset("nightly_digits_promoted")
 
 with DAG(
     "nightly_retraining",
@@ -46,6 +52,8 @@ with DAG(
         scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 1}),
         checkpoint_config=CheckpointConfig(num_to_keep=1),
         progress_metric="epoch",
+        inlets=[PROMOTED],  # Airflow keeps the last promoted model's state for an asset that a DAG refers to
+        outlets=[NIGHTLY, GatedAsset(PROMOTED, metric="accuracy", mode="max", better_than_last=True)],
         poll_interval_s=2,
         retries=3,
         retry_delay=timedelta(seconds=1),

@@ -11,7 +11,7 @@ from tests.stack.process import wait_until
 from tests.stack.services import Stack
 from tests.support.training_run import TrainingRun
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(420)]
 LIMIT_S = 240.0
 
 

@@ -42,6 +42,13 @@ def asset_events(run: TrainingRun) -> list[dict[str, Any]]:
     return list(answer["asset_events"])
 
 
+def promotions(run: TrainingRun) -> list[str]:
+    """The checkpoints of the promotion's events, where the plain asset has exactly one event too."""
+    events = asset_events(run)
+    assert [e["name"] for e in events].count("nightly_digits") == 1
+    return [e["extra"]["checkpoint"] for e in events if e["name"] == "nightly_digits_promoted"]
+
+
 def job_log(run: TrainingRun, number: int) -> str:
     """The log of the job that the attempt was sent as; empty before there is one."""
     if run.records() is None:
@@ -65,6 +72,7 @@ def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_com
     earlier = wait_for_success(first)
     parent = earlier["latest_checkpoint"]
     assert parent["metrics"]["total_epochs"] >= 2
+    assert promotions(first) == [parent["uri"]], "the first model of all is promoted"
     before = objects_below(first.stack.s3, earlier["experiment"])
     first.airflow.wait_for_dag_run(first.dag_id, first.run_id)
     first.airflow.request("DELETE", f"/dags/{first.dag_id}/dagRuns/{first.run_id}")  # its XComs and its row are gone
@@ -95,6 +103,12 @@ def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_com
     assert said in second.log(1)
     assert f"warm start from {parent['uri']} because the generation's first claim chose it" in second.log(2)
     assert seen in job_log(second, 2)
+    # Promoted once, by the try that ended it, and only if it is better than the night before.
+    verdict, latest = result["published"]["nightly_digits_promoted"], result["latest_checkpoint"]
+    assert (verdict["value"], verdict["last"]) == (latest["metrics"]["accuracy"], parent["metrics"]["accuracy"])
+    is_better = verdict["value"] > verdict["last"]
+    assert verdict["published"] is is_better
+    assert promotions(second) == ([latest["uri"]] if is_better else [])
 
 
 @pytest.mark.slow
