@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -86,8 +87,9 @@ class RayTrainCluster:
         """
         if not task.has_dag():
             raise InvalidConfig("The task belongs to no DAG", change="run one from a parsed DAG: dag.get_task('train')")
-        if task.is_mapped and map_index < 0:
-            raise InvalidConfig(f"{task.task_id} is a mapped task", change="say which of its instances: map_index=0")
+        _check_index(task, map_index)
+        if logical_date is not None and logical_date.tzinfo is None:
+            raise InvalidConfig("logical_date has no time zone", change="write datetime(..., tzinfo=timezone.utc)")
         self._num_runs += run_id is None
         run_id = run_id or f"test__{self._num_runs}"
         result = TaskRun(task.dag_id, run_id, task.task_id, map_index)
@@ -224,6 +226,27 @@ class RayTrainCluster:
         runner, supervisor = (f"airflow.sdk.execution_time.{name}" for name in ("task_runner", "supervisor"))
         monkeypatch.setattr(f"{runner}.SUPERVISOR_COMMS", self.airflow, raising=False)
         monkeypatch.setattr(f"{supervisor}.ensure_secrets_backend_loaded", lambda: backends)
+
+
+def _check_index(task: Any, map_index: int) -> None:
+    if not task.is_mapped:
+        return
+    if map_index < 0:
+        raise InvalidConfig(f"{task.task_id} is a mapped task", change="say which of its instances: map_index=0")
+    count = _count_in_file(task)
+    if count is not None and map_index >= count:
+        # Airflow's own rendering would take the index modulo the count.
+        raise InvalidConfig(f"{task.task_id} has {count} instances", change=f"map_index is at most {count - 1}")
+
+
+def _count_in_file(task: Any) -> int | None:
+    """How many instances a mapped task has; None where other tasks' results say that."""
+    value = task._get_specified_expand_input().value  # noqa: SLF001 - Airflow tells it to its scheduler only
+    if isinstance(value, (list, tuple)):
+        return len(value)
+    parts = list(value.values()) if isinstance(value, Mapping) else [value]
+    known = [len(part) for part in parts if isinstance(part, (list, tuple, dict))]
+    return math.prod(known) if len(known) == len(parts) else None
 
 
 def _is_mapped(dag: Any, task_id: str) -> bool:

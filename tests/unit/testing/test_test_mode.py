@@ -222,6 +222,8 @@ def test_tasks_of_a_dag_run_find_each_other(ray_train_cluster: RayTrainCluster) 
     assert each.return_value["experiment"] == other.return_value["experiment"]
     with pytest.raises(InvalidConfig, match="map_index=0"):
         ray_train_cluster.run(dag.get_task("train"))
+    with pytest.raises(InvalidConfig, match="train has 2 instances"):
+        ray_train_cluster.run(dag.get_task("train"), map_index=2)
 
 
 def test_faults_of_the_cluster_itself(ray_train_cluster: RayTrainCluster) -> None:
@@ -250,6 +252,8 @@ def test_what_a_test_gets_wrong_is_said(ray_train_cluster: RayTrainCluster) -> N
         ray_train_cluster.run(operator(), outcomes=[Succeeds(), Succeeds()])
     with pytest.raises(NotInTestMode, match=r"did not end in a year.*timeout_s"):
         ray_train_cluster.run(operator(), outcomes=[NeverEnds()])
+    with pytest.raises(InvalidConfig, match="no time zone"):
+        ray_train_cluster.run(operator(), logical_date=datetime(2026, 11, 29))  # noqa: DTZ001
     with pytest.raises(InvalidConfig, match="belongs to no DAG"):
         ray_train_cluster.run(RayTrainOperator(task_id="x", storage_path=STORAGE, train_loop="a:b"))
 
