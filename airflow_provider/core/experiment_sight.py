@@ -109,9 +109,12 @@ def _stopped_for_good(what: str) -> TrainingStage:
 
 
 def _given_up(what: str, sight: ExperimentSight) -> TrainingStage | None:
-    """The owner's try ended the task for good, by its own word or by a stop: the driver then knows of the stop only."""
+    """The owner's try ended the task for good, by its own word or by a stop: the driver then knows of the stop only.
+
+    A driver that gives signs of life trains on, as behind a dashboard that refuses us: what it commits still comes.
+    """
     owner = sight.newest_owner
-    if owner is None:
+    if owner is None or (sight.alive_age_s is not None and sight.alive_age_s < SILENCE_TO_TELL_S):
         return None
     failure = owner.gave_up
     for stop in sight.stops:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.core.experiment_sight import training_stage
+from airflow_provider.core.experiment_sight import Stage, training_stage
 from airflow_provider.core.experiment_wait import (
     Baseline,
     KeepWaiting,
@@ -149,6 +149,9 @@ def test_a_task_that_gave_up_ends_the_wait(training: WatchedExperiment, ends: st
         training.end(ends)
     training.own(1, gave_up=failure("stopped", "stopped outside Airflow"))
     fails(training.verdict(), "training_failed", "the task gave up g1/a1 (stopped: stopped outside Airflow)")
+    lives = replace(training.sight(), alive_age_s=299.0)
+    assert training_stage(lives).stage is Stage.RUNNING, "its driver trains on"
+    assert training_stage(replace(lives, alive_age_s=300.0)).stage is Stage.FAILED
     training.own(2)
     assert isinstance(training.verdict(), KeepWaiting)
 
