@@ -41,6 +41,8 @@ _ENDS: dict[type[BaseException], str] = {
     ExperimentNeverCame: "never_came",
     WaitTimedOut: SensorEnd.TIMEOUT.value,
 }
+_LONGEST_S = 10 * 365 * 86_400.0
+"""A time-out beyond this would give a deadline that no date reaches."""
 BACKSTOP = timedelta(minutes=5)
 """Airflow ends a deferral that overruns by so much: only where no triggerer runs that would keep the deadline."""
 
@@ -133,7 +135,7 @@ class SensorWait:
     @property
     def _limit(self) -> tuple[timedelta, str]:
         """How long a wait may last, and the parameter that says so."""
-        sensor, limit = self.sensor, timedelta(seconds=self.sensor.timeout)
+        sensor, limit = self.sensor, timedelta(seconds=min(self.sensor.timeout, _LONGEST_S))
         # Airflow keeps execution_timeout in a worker itself, but not while a task is deferred.
         if sensor.deferrable and sensor.execution_timeout is not None and sensor.execution_timeout < limit:
             return sensor.execution_timeout, "execution_timeout"

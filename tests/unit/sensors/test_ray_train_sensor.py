@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -216,3 +217,10 @@ def test_a_trigger_that_was_cut_off_by_airflow_is_a_time_out(world: World) -> No
     kwargs = {"error": "Trigger timeout"}
     with pytest.raises(AirflowSensorTimeout):
         world.sensor().resume_execution("__fail__", kwargs, world.task.context)
+
+
+@pytest.mark.parametrize("timeout", [1e12, timedelta(days=4_000_000)])
+def test_a_time_out_that_no_date_reaches_is_as_good_as_none(world: World, timeout: Any) -> None:
+    deadline = world.defer(timeout=timeout).deadline
+    assert deadline is not None
+    assert datetime.fromisoformat(deadline) > datetime.now(timezone.utc) + timedelta(days=3000)
