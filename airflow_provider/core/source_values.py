@@ -116,23 +116,25 @@ def is_another(binding: Binding, present: object, names: Mapping[str, object]) -
     `names` are the module's present ones. Only for statements without a problem: what they call gives the same anywhere.
     """
     known, value = literal_of(binding.node)
-    if not known and isinstance(present, (list, dict, set)):
-        known, value = _computed(binding, names)
-    return known and present is not UNKNOWN and (type(present) is not type(value) or present != value)
+    if known:
+        return present is not UNKNOWN and (type(present) is not type(value) or present != value)
+    return isinstance(present, (list, dict, set)) and _is_computed_otherwise(binding, present, names)
 
 
-def _computed(binding: Binding, names: Mapping[str, object]) -> tuple[bool, object]:
-    """What `{"lr": RATE}` gives: whether that is a literal, and which."""
+def _is_computed_otherwise(binding: Binding, present: object, names: Mapping[str, object]) -> bool:
+    """Whether `{"lr": RATE}` gives another literal than the present value."""
     expression = getattr(binding.node, "value", None)
     targets = getattr(binding.node, "targets", [getattr(binding.node, "target", None)])
     if expression is None or not any(isinstance(t, ast.Name) and t.id == binding.name for t in targets):
-        return False, None
+        return False
     try:
         code = compile(ast.Expression(expression), "<constant>", "eval", dont_inherit=True)
         value = eval(code, dict(names))  # noqa: S307  # the file's own statement, which has just run
+        is_equal = bool(value == present)
     except Exception:  # noqa: BLE001 - its names may have changed since; what then can't be compared is left alone
-        return False, None
-    return is_literal(value), value
+        return False
+    # Only now: to look at all parts of a large value takes longer than to compare it.
+    return not is_equal and is_literal(value)
 
 
 def problem_of_value(statement: ast.stmt, lookup: Lookup) -> str | None:

@@ -81,6 +81,14 @@ SAME: dict[str, str] = {
         train = config
         """,
     "a very deep constant": "DEEP = " + " + ".join(["1"] * 1500) + "\n@T\ndef train():\n    return 1\n",
+    "a large table, and values that equal nothing": """
+        LARGE = list(range(2_000_000))
+        ODD = [float("nan"), len("ab")]
+
+        @T
+        def train():
+            return len(LARGE), ODD[1]
+        """,
     "values made of values, and a cache that only helpers that travel fill": """
         BASE = "/data"
         CONFIG = {"path": BASE, "layers": [1, 2]}
