@@ -60,13 +60,20 @@ def driver_marks(attempt: AttemptRecords, *, not_before: datetime, not_after: da
         return DriverMarks()
     earliest, latest = not_before - min(signs), not_after - (finished_at or max(signs))
     shift = max(earliest, min(timedelta(), latest))
+
+    def moved(at: datetime) -> datetime:
+        try:
+            return at + shift
+        except OverflowError:  # a damaged record may say any year
+            return not_after
+
     return DriverMarks(
-        phases=tuple((phase, at + shift) for phase, at in phases),
-        commits={name: at + shift for name, at in commits.items()},
+        phases=tuple((phase, moved(at)) for phase, at in phases),
+        commits={name: moved(at) for name, at in commits.items()},
         has_untimed=any(name not in commits for name in own_commits(attempt)),
-        steps_back=tuple((at + shift, base + shift if base else None) for at, base in _steps_back(entries, commits)),
-        last_sign=max(signs) + shift,
-        finished_at=finished_at + shift if finished_at else None,
+        steps_back=tuple((moved(at), moved(base) if base else None) for at, base in _steps_back(entries, commits)),
+        last_sign=moved(max(signs)),
+        finished_at=moved(finished_at) if finished_at else None,
         shift=shift,
     )
 

@@ -100,13 +100,10 @@ class Goodput:
 
     def collected_by(self, k: int) -> TimeSpent:
         """The same, and that of the tries right before it which followed the same attempt and died before it was over."""
-        spent, followed = TimeSpent(), None
-        for one in reversed(self.tries):
-            if one.k == k:
-                followed = one.acted_on
-            elif one.k > k:
-                continue
-            elif one.acted_on is not None and one.acted_on != followed:
+        tries = [one for one in self.tries if one.k <= k]
+        spent = self.of_try(k)
+        for one in reversed(tries[:-1] if tries and tries[-1].k == k else []):
+            if one.acted_on is not None and one.acted_on != tries[-1].acted_on:
                 break
             spent += one.spent
         return spent

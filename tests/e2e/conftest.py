@@ -11,6 +11,7 @@ import pytest
 
 from tests.stack.airflow_client import AirflowClient
 from tests.stack.services import Stack
+from tests.support.otlp_server import OtlpServer
 from tests.support.training_run import TrainingRun
 
 HERE = Path(__file__).resolve().parent
@@ -18,12 +19,19 @@ EXAMPLES = HERE.parents[1] / "dags"
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def metrics() -> Iterator[OtlpServer]:
+    """Where the stack's Airflow sends its metrics to."""
+    with OtlpServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, metrics: OtlpServer) -> Iterator[Stack]:
     """S3, Ray and Airflow with the example DAGs and the tests' own."""
     stack = Stack(
         tmp_path_factory.mktemp("stack"),
         dags=[EXAMPLES, HERE / "dags"],
-        airflow_env={"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"},
+        airflow_env={"AIRFLOW__CORE__TEST_CONNECTION": "Enabled", **metrics.airflow_env()},
         is_gated=True,
     )
     bad_token = json.loads(stack.ray.airflow_connection()) | {"password": "not-the-token"}

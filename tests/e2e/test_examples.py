@@ -15,6 +15,7 @@ from airflow_provider.testing.dag_files import load_dags
 from airflow_provider.testing.outcomes import Succeeds
 from tests.e2e.conftest import EXAMPLES
 from tests.e2e.test_operator import wait_for_commits, wait_for_end
+from tests.support.otlp_server import OtlpServer
 from tests.support.training_run import TrainingRun, driver_processes, kill, worker_processes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(420)]
@@ -49,7 +50,7 @@ def filled(record: dict[str, Any]) -> set[str]:
 
 
 def test_quickstart_trains_and_the_test_mode_leaves_the_same(
-    start: Callable[..., TrainingRun], ray_train_cluster: RayTrainCluster
+    start: Callable[..., TrainingRun], ray_train_cluster: RayTrainCluster, metrics: OtlpServer
 ) -> None:
     """What a DAG author's test sees must be what a real cluster gives: results, XComs and records, field by field."""
     run = start("quickstart")
@@ -57,6 +58,7 @@ def test_quickstart_trains_and_the_test_mode_leaves_the_same(
     result = run.xcom()
     assert (result["state"], result["attempts"], result["new_checkpoints"]) == ("success", 1, 3)
     assert result["latest_checkpoint"]["metrics"]["accuracy"] > 0.6
+    assert_goodput(run, metrics)
     task = load_dags(EXAMPLES / "quickstart.py")["quickstart"].get_task("train")
     fake = ray_train_cluster.run(task, outcomes=[Succeeds(*(c.metrics for c in run.lineage().checkpoints))])
     assert shape(fake.return_value) == shape(result)
@@ -72,6 +74,18 @@ def test_quickstart_trains_and_the_test_mode_leaves_the_same(
     for name, record in real.items():
         assert set(made[name]) == set(record), name
         assert filled(record) - filled(made[name]) <= KNOWN_GAPS, name
+
+
+def assert_goodput(run: TrainingRun, metrics: OtlpServer) -> None:
+    """Of one unharmed try: in its result, at the end of its log, and where its Airflow sends metrics to."""
+    spent = run.xcom()["goodput"]
+    assert 0 < spent["productive_s"] < spent["wall_s"]
+    assert {cause for cause, seconds in spent["lost_s"].items() if seconds} == {"queueing", "start_up", "waiting"}
+    assert re.search(r"goodput \d+% of .* productive; lost: ", run.log())
+    sent = metrics.of_dag(run.dag_id)
+    assert sent["airflow.ray_train.goodput"] == spent["fraction"]
+    assert sent["airflow.ray_train.wall_seconds"] == pytest.approx(spent["wall_s"], abs=0.6)
+    assert sent["airflow.ray_train.lost_seconds.queueing"] == pytest.approx(spent["lost_s"]["queueing"], abs=0.6)
 
 
 def test_an_existing_script_is_restored_after_its_driver_died(start: Callable[..., TrainingRun]) -> None:
