@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from airflow_provider.core.errors import StorePermissionDenied, WriteConflict
 from airflow_provider.operators.ownership import MAX_LOST_RACES
-from tests.support.experiment import owner
+from tests.support.experiment import owner, ref
 from tests.support.memory_store import CarelessStore
 from tests.support.training_try import URI, Bench
 
@@ -79,3 +81,19 @@ def test_races_are_lost_at_most_a_hundred_times(num_lost: int) -> None:
         training_try.own()
     assert len(lost) == MAX_LOST_RACES
     assert bench.steps("marker") == []
+
+
+def test_what_it_acts_on_changes_nothing_else_of_the_owner() -> None:
+    """After a deferral another process goes on for the same owner: when it came tells where the try's time began."""
+    bench = Bench()
+    first = bench.new_try()
+    first.own()
+    owned = bench.records.owner(1)
+    assert owned is not None
+    an_hour_later = owned.record.created_at + timedelta(hours=1)
+    for going_on in (first, bench.new_try()):
+        going_on.k, going_on.now = 1, lambda: an_hour_later
+        going_on.acted_on(ref(1, 1), "job")
+        acted = bench.records.owner(1)
+        assert acted is not None
+        assert acted.record == owned.record.model_copy(update={"acted_on": ref(1, 1), "submission_id": "job"})
