@@ -146,8 +146,8 @@ def _over_at(attempt: AttemptRecords, marks: DriverMarks) -> datetime:
 
 
 def _last_moment(attempt: AttemptRecords, facts: ExperimentFacts, over_at: datetime, *, now: datetime) -> datetime:
-    """The end of the newest attempt's account: nobody waits for one that is over, or that a person ended for good."""
-    if attempt.final_outcome is not None:
+    """The end of the newest attempt's account: nobody waits for one that is over, given up, or ended by a person for good."""
+    if attempt.final_outcome is not None or any(o.gave_up and o.k >= attempt.claim.k for o in facts.owners):
         return over_at
     finals = [o.created_at for o in facts.owners if o.final and o.k > attempt.claim.k]
     return max(over_at, min([now, *finals]))
@@ -159,7 +159,7 @@ def _is_running(attempt: AttemptRecords, marks: DriverMarks, *, now: datetime) -
         return False
     age_s = attempt.alive_age_s
     if age_s is None:
-        age_s = (now - (alive.written_at + marks.shift)).total_seconds()
+        age_s = (now - alive.written_at - marks.shift).total_seconds()
     return age_s < FRESH_ALIVE_S
 
 

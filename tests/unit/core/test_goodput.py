@@ -288,6 +288,13 @@ def test_a_stop_by_hand_ends_the_account_of_a_driver_that_left_no_word() -> None
     assert [one.k for one in found.tries] == [1]
 
 
+def test_nobody_waits_for_what_its_task_gave_up() -> None:
+    run = attempt(1, claimed=2, phases=HEALTHY, alive=alive("training", 20, written=90))
+    failure = Failure(kind=FailureKind.TIMEOUT, reason="the deadline passed")
+    assert account(a_try(1, 0, gave_up=failure), run).total.wall_s == 90
+    assert account(a_try(1, 0), run).total.wall_s == 10_000
+
+
 def test_a_refit_in_the_same_job() -> None:
     """The controller died: the time until the driver fits again is detection, the fit's uncommitted training rework."""
     phases = [*HEALTHY, ("finishing", 80), ("restoring", 85), ("waiting", 87), ("training", 90), ("finishing", 130)]
