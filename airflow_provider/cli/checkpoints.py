@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -102,11 +103,13 @@ def _choose(args: Namespace) -> Chosen:
             raise InvalidConfig("The checkpoint's URI names the experiment", change="leave the other names out")
         args.experiment, generation, name = inside
     else:
-        generation, name = _named(text)
+        generation, name = 0, text.rstrip("/")
     records = find_target(args).records()
     facts = read_experiment(records)
-    chosen = Chosen(records, facts, generation, name)
     known = {c.name: c.state for c in project(facts).checkpoints}
+    if not generation:
+        generation, name = _named(name, known)
+    chosen = Chosen(records, facts, generation, name)
     state = known.get(chosen.full)
     if state is None or state == "uncommitted":
         why = "it was never committed, so nothing restores it" if state else f"the experiment has {len(known)} others"
@@ -118,14 +121,18 @@ def _choose(args: Namespace) -> Chosen:
     return chosen
 
 
-def _named(text: str) -> tuple[int, str]:
-    generation = layout.parse_generation(text)
-    if generation is None:
-        raise InvalidConfig(
-            f"{text[:200]!r} is no checkpoint's name",
-            change="write it as the lineage does: g000001/attempts/000001/checkpoint_...",
-        )
-    return generation, text.partition("/")[2].rstrip("/")
+def _named(text: str, known: Iterable[str]) -> tuple[int, str]:
+    """Generation and name of a full name, or of a folder's name that only one checkpoint has."""
+    if layout.parse_generation(text) is None:
+        same = [name for name in known if name.endswith(f"/{text}")]
+        if len(same) > 1:
+            change = f"write one whole name: {', '.join(same[:5])}"
+            raise InvalidConfig(f"{len(same)} checkpoints are called {text[:200]}", change=change)
+        if not same:
+            change = "copy a name from `airflow ray-train lineage --all`"
+            raise NotFound(f"The experiment has no checkpoint {text[:200]}", change=change)
+        text = same[0]
+    return layout.parse_generation(text) or 0, text.partition("/")[2]
 
 
 def _check_not_in_use(chosen: Chosen, before: Stored[QuarantineRecord] | None) -> None:

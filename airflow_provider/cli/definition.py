@@ -37,7 +37,7 @@ _EXPERIMENT = (
     _VERBOSE,
 )
 _CHECKPOINT = (
-    _arg("checkpoint", help="Its URI, or its name in the lineage (g000001/attempts/...) with the experiment's options"),
+    _arg("checkpoint", help="Its URI, or its name in the lineage together with the experiment's options"),
     _arg("--experiment", help="URI of the experiment, where the checkpoint is given by its name"),
     *_EXPERIMENT[1:],
     _arg("--reason", required=True, help="Why; stands in the record with your user name"),

@@ -36,7 +36,7 @@ def check_bucket(storage_path: str | None, *, aws_conn_id: str | None, is_read_o
     except RayTrainError as error:
         yield of_error("bucket-list", error)
         return
-    yield ok("bucket-list", f"list (s3:ListBucket): {wording.count(found, 'folder')} below {root}")
+    yield ok("bucket-list", f"list (s3:ListBucket): {wording.count(found, 'folder')} in the storage path")
     if is_read_only:
         yield skipped("bucket-write", "nothing was written to the bucket", change="run it without --read-only")
         return

@@ -168,12 +168,7 @@ def _show(console: Console, items: list[Item], scopes: list[Scope], *, trouble: 
     if trouble is not None:
         console.print(f"could not look everywhere: {trouble}", style="yellow", soft_wrap=True)
     if not args.is_applied:
-        how = "--apply acts" if _asked(args) else "--apply with --jobs, --leftovers or --experiments acts"
-        console.print(f"dry run: nothing was changed; {how}")
-
-
-def _asked(args: Namespace) -> bool:
-    return any(_is_asked(args, scope) for scope in Scope)
+        console.print("dry run: nothing was changed (--apply)")
 
 
 def _show_item(console: Console, item: Item) -> None:

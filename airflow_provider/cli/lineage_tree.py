@@ -19,6 +19,7 @@ MOST_CHECKPOINTS = 10
 MOST_TRIES = 10
 MOST_ATTEMPTS = 20
 LONGEST_REASON = 300
+_LONGEST_LINE = 72
 _STYLES = {
     "success": "green",
     "committed": "green",
@@ -129,7 +130,10 @@ def _checkpoint(checkpoint: LineageCheckpoint, *, expected: str | None) -> Text:
     head = f"{name}  {checkpoint.state}  {wording.size(checkpoint.size_bytes)}{late}"
     other = checkpoint.parent != expected and checkpoint.state != "uncommitted"
     parent = f"  parent {checkpoint.parent or 'none'}" if other else ""
-    return _line(f"{head}  {values}{parent}".rstrip(), word=checkpoint.state)
+    rest = f"{values}{parent}".strip()
+    # In one line where it fits between the tree's lines, else in two.
+    between = "  " if len(head) + len(rest) <= _LONGEST_LINE else "\n  "
+    return _line(f"{head}{between}{rest}".rstrip(), word=checkpoint.state)
 
 
 def _line(text: str, *, word: str = "", style: str | None = None) -> Text:

@@ -107,7 +107,7 @@ class OwnerRecord(Record):
     final: bool = False
     """A stop for good by a person (task marked failed or success): nothing of an older owner may run on."""
     created_by: Shown = "try"
-    """`try` or `listener`."""
+    """`try`, `listener` or `gc`."""
     gave_up: Failure | None = None
     """What ended the task for good in this try, for whoever waits for the training; None: another try follows, or who knows."""
 

@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
+from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.support.command_line import CommandLine
 from tests.support.training_try import KEY, Bench
@@ -25,6 +26,7 @@ TOKEN = "t0ken-that-must-not-show"
 def _no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the commands set in the environment of their process is taken back."""
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture
@@ -86,17 +88,18 @@ def in_airflow(database: Session) -> Callable[..., None]:
         clear_number: int = 0,
         identity: str | None = "i1",
         kept: dict[str, Any] | None = None,
+        key: TaskInstanceKey = KEY,
     ) -> None:
         from airflow.models.dagrun import DagRun
         from airflow.models.taskinstance import TaskInstance
         from airflow.state import TaskScope, get_state_backend
 
-        run = DagRun(dag_id=KEY.dag_id, run_id=KEY.run_id, run_type="manual")
+        run = DagRun(dag_id=key.dag_id, run_id=key.run_id, run_type="manual")
         run.clear_number = clear_number
         run._state = run_state
         database.add(run)
         database.flush()
-        names = {"dag_id": KEY.dag_id, "run_id": KEY.run_id, "task_id": KEY.task_id, "map_index": KEY.map_index}
+        names = {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
         counters = {"try_number": try_number, "max_tries": max_tries, "pool": "default_pool", "pool_slots": 1}
         row = {"id": uuid.UUID(int=1), **names, "state": state, **counters, "priority_weight": 1, "queue": "default"}
         database.execute(insert(TaskInstance.__table__).values(**row))

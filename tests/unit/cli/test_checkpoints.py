@@ -80,6 +80,19 @@ def test_the_uri_of_a_checkpoint_names_its_experiment(cli: CommandLine, path: Pa
     assert (path / KEY).exists()
 
 
+def test_the_folders_name_alone_will_do_while_only_one_has_it(cli: CommandLine, bench: Bench, folder: Path) -> None:
+    """It is what the tree shows."""
+    bench.own(2)
+    bench.claim(2, k=2)
+    bench.commit("checkpoint_c", attempt=2)
+    path = on_disk(bench, folder)
+    said = quarantine(cli, path, "checkpoint_c")
+    assert said.code == USAGE
+    assert "2 checkpoints are called checkpoint_c" in said.err
+    assert FULL in said.err
+    assert quarantine(cli, path, "checkpoint_b", "--json").json["checkpoint"] == "g000001/attempts/000001/checkpoint_b"
+
+
 def test_saying_it_twice_changes_nothing(cli: CommandLine, path: Path) -> None:
     quarantine(cli, path)
     before = files(path)
@@ -98,7 +111,7 @@ def test_saying_it_twice_changes_nothing(cli: CommandLine, path: Path) -> None:
         ("g000001/attempts/000001/checkpoint_zzz", NOT_FOUND),
         ("g000002/attempts/000001/checkpoint_c", NOT_FOUND),
         ("g000001/attempts/000001", NOT_FOUND),
-        ("checkpoint_c", USAGE),
+        ("checkpoint_zzz", NOT_FOUND),
         ("/models/checkpoint_c", USAGE),
     ],
 )

@@ -443,7 +443,7 @@ def test_a_dry_run_looks_for_everything_and_says_that_it_is_one(
     assert "orphan jobs: 0 found, 0 kept" in said.out
     assert "uncommitted leftovers: 1 found, 1 kept" in said.out
     assert "old experiments: 0 found, 1 kept" in said.out
-    assert "dry run: nothing was changed" in said.out
+    assert "dry run: nothing was changed (--apply)" in said.out
 
 
 def test_without_a_cluster_the_bucket_is_still_looked_at_and_the_rest_is_said(
