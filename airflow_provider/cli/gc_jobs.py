@@ -69,7 +69,7 @@ class JobSearch:
         if newest_claim is not None and newest_claim.ref.rank > ref.rank:
             why = f"{newest_claim.ref} was claimed after {ref}: nobody follows it any more"
             return Item(Scope.JOB, job.submission_id, why, self._stop(records, claim, owner, why))
-        if owner.final and owner.k > claim.k:
+        if owner.final:
             why = f"owner {owner.k} stopped the experiment for good, and it is {job.status.value} all the same"
             return Item(Scope.JOB, job.submission_id, why, self._stop(records, claim, owner, why))
         return self._by_airflow(job, owner)

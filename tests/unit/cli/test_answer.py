@@ -118,9 +118,10 @@ def test_a_missing_connection_says_where_it_was_looked_for(cli: CommandLine, ben
 
 
 def test_a_connection_of_the_metadata_database_is_found(
-    cli: CommandLine, bench: Bench, folder: Path, database: Any
+    cli: CommandLine, bench: Bench, folder: Path, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is neither task nor server would not look there."""
+    monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT")
     from airflow.models.connection import Connection
 
     with FakeJobsServer(token=TOKEN) as server:
