@@ -18,7 +18,7 @@ from airflow_provider.core.identity import checked_storage_path
 if TYPE_CHECKING:
     from airflow_provider.storage.object_store import ObjectStore
 
-PROBE_FOLDER = ".ray-train-doctor"
+PROBE = ".ray-train-doctor"
 _IGNORED = "two tries at the same moment could both claim the experiment: use a store with conditional writes"
 _WRONG_ETAG = "00000000000000000000000000000000"
 
@@ -63,7 +63,7 @@ class _Probe:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._key = f"{PROBE_FOLDER}/{uuid.uuid4().hex}.json"
+        self._key = f"{PROBE}-{uuid.uuid4().hex}.json"
 
     def look(self) -> Iterator[Finding]:
         """All verbs in their order; without the first write there is nothing to go on with."""

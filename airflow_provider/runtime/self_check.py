@@ -18,7 +18,7 @@ from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.self_check import MARK, REQUEST_FILE, SelfCheckReport, SelfCheckRequest, SelfCheckStep
 
 _PACKAGES = ("ray", "torch", "pyarrow", "pydantic")
-_PROBE_FOLDER = ".ray-train-doctor"
+_PROBE = ".ray-train-doctor"
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def check_bucket(request: SelfCheckRequest) -> list[SelfCheckStep]:
     from airflow_provider.runtime.storage import open_store
 
     steps: list[SelfCheckStep] = []
-    key = f"{_PROBE_FOLDER}/{uuid.uuid4().hex}.json"
+    key = f"{_PROBE}-{uuid.uuid4().hex}.json"
 
     def step(action: str, look: Callable[[], object]) -> bool:
         try:
