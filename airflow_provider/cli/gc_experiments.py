@@ -21,11 +21,12 @@ from airflow_provider.cli.gc_leftovers import store_clock
 from airflow_provider.core import layout
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight
 from airflow_provider.core.errors import RayTrainError
-from airflow_provider.core.experiment_sight import ExperimentSight, Stage, training_stage
+from airflow_provider.core.experiment_sight import Stage, training_stage
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import ExperimentFacts, project
 from airflow_provider.core.records import OwnerRecord
 from airflow_provider.operators.collecting import read_experiment
+from airflow_provider.storage.experiment_view import ExperimentView
 
 if TYPE_CHECKING:
     from airflow_provider.storage.experiment_records import ExperimentRecords
@@ -111,7 +112,7 @@ class ExperimentSearch:
         return self._why_not_over(one)
 
     def _why_not_over(self, one: _Read) -> str | None:
-        stage = training_stage(ExperimentSight(one.facts.uri, one.owner, one.facts if one.facts.attempts else None))
+        stage = training_stage(ExperimentView(one.found.records).look())
         owner = one.owner
         key = TaskInstanceKey(owner.dag_id, owner.run_id, owner.task_id, owner.map_index)
         try:

@@ -9,6 +9,7 @@ from rich.tree import Tree
 
 from airflow_provider.cli import wording
 from airflow_provider.core.experiment_sight import TrainingStage
+from airflow_provider.core.goodput import TimeSpent, goodput_sentence
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import Lineage, LineageAttempt, LineageCheckpoint, LineageTry
 from airflow_provider.core.records import AliveRecord, OwnerRecord
@@ -38,6 +39,7 @@ class LineageTree:
     lineage: Lineage
     stage: TrainingStage
     owner: OwnerRecord
+    goodput: TimeSpent
     alive: Stored[AliveRecord] | None = None
     """Of the newest attempt, while it has no outcome."""
     is_all: bool = False
@@ -51,6 +53,8 @@ class LineageTree:
         if self.alive is not None:
             tree.add(_line(_sign_of_life(self.alive)))
         tree.add(_line(self._counts()))
+        if self.goodput.wall_s > 0:
+            tree.add(_line(goodput_sentence(self.goodput)))
         self._add_tries(tree)
         shown = found.attempts if self.is_all else found.attempts[-MOST_ATTEMPTS:]
         if len(shown) < len(found.attempts):

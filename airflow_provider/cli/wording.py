@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_provider.core.errors import InvalidConfig
+from airflow_provider.core.goodput import in_words
 
 _AGE = re.compile(r"(\d{1,6})([dhm])")
 _RELEASE = re.compile(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?")
@@ -32,16 +33,13 @@ def moment(when: datetime | None) -> str:
 
 
 def duration(length: timedelta) -> str:
-    """The two largest units."""
-    seconds = max(0, round(length.total_seconds()))
-    parts = [(seconds // 86_400, "d"), (seconds // 3_600 % 24, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
-    first = next((i for i, (number, _) in enumerate(parts) if number), len(parts) - 1)
-    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number or unit == "s")
+    """Its two largest units."""
+    return age(length.total_seconds())
 
 
 def age(length: float) -> str:
     """Seconds as a duration."""
-    return duration(timedelta(seconds=length))
+    return in_words(max(0.0, length))
 
 
 def parse_age(text: str) -> float:

@@ -1,4 +1,4 @@
-"""The experiment of the documentation's samples: one attempt that failed, one that restored and trains on."""
+"""The experiment of the documentation's samples: one attempt that failed, one that restored and was preempted."""
 
 from __future__ import annotations
 
@@ -50,9 +50,14 @@ class Sample:
         reason = f"restoring {newest} (latest, all 1 files there with their sizes)"
         self.store.put_raw(
             layout.restored(1, 2),
-            RestoredRecord(checkpoint=newest, from_attempt=1, reason=reason, created_at=NOW).body(),
+            RestoredRecord(
+                checkpoint=newest, from_attempt=1, reason=reason, created_at=NOW + timedelta(minutes=7)
+            ).body(),
         )
         self._commit(2, epochs=range(4, 7), minutes=8)
+        taken = Failure(kind=FailureKind.PREEMPTION, reason="node 10.0.0.7 was preempted")
+        ended = OutcomeRecord(state=OutcomeState.FAILED, failure=taken, finished_at=NOW + timedelta(minutes=12))
+        self.store.put_raw(layout.outcome(1, 2), ended.body())
 
     def at(self, root: Path) -> Path:
         """The experiment below a folder that stands for the page's storage path."""
