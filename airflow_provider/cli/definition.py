@@ -49,31 +49,6 @@ def _command(name: str, help_text: str, args: tuple[Arg, ...], *, module: str | 
     return ActionCommand(name=name, help=help_text, func=lazy_load_command(path), args=args, epilog=_EXIT_CODES)
 
 
-def ray_train_commands() -> list[GroupCommand]:
-    """What Airflow asks for: the group `airflow ray-train`."""
-    checkpoints = GroupCommand(
-        name="checkpoints",
-        help="Set a checkpoint aside, or give it back",
-        subcommands=(
-            _command(
-                "quarantine", "Never restore from a checkpoint until it is released", _CHECKPOINT, module="checkpoints"
-            ),
-            _command("release", "Let a checkpoint be restored again", _CHECKPOINT, module="checkpoints"),
-        ),
-    )
-    commands = (
-        _command("doctor", "Check connections, versions, permissions and the cluster; say what to fix", _DOCTOR),
-        _command("lineage", "Show tries, attempts and checkpoints of an experiment", (*_EXPERIMENT, _ALL)),
-        _command("experiments", "List the experiments below a storage path", _EXPERIMENTS),
-        _command(
-            "restore-plan", "Say what the next try would do and why, without doing it", _PLAN, module="restore_plan"
-        ),
-        checkpoints,
-        _command("gc", "Find orphan jobs, leftovers and old experiments; remove them with --apply", _GC),
-    )
-    return [GroupCommand(name="ray-train", help="Look after Ray Train experiments", subcommands=commands)]
-
-
 _ALL = _arg("--all", dest="is_all", action="store_true", help="Leave nothing out")
 _DOCTOR = (
     _arg("--storage-path", help="Check the bucket here: a small object is written, read and deleted below it"),
@@ -130,3 +105,28 @@ _GC = (
     _JSON,
     _VERBOSE,
 )
+
+
+def ray_train_commands() -> list[GroupCommand]:
+    """What Airflow asks for: the group `airflow ray-train`."""
+    checkpoints = GroupCommand(
+        name="checkpoints",
+        help="Set a checkpoint aside, or give it back",
+        subcommands=(
+            _command(
+                "quarantine", "Never restore from a checkpoint until it is released", _CHECKPOINT, module="checkpoints"
+            ),
+            _command("release", "Let a checkpoint be restored again", _CHECKPOINT, module="checkpoints"),
+        ),
+    )
+    commands = (
+        _command("doctor", "Check connections, versions, permissions and the cluster; say what to fix", _DOCTOR),
+        _command("lineage", "Show tries, attempts and checkpoints of an experiment", (*_EXPERIMENT, _ALL)),
+        _command("experiments", "List the experiments below a storage path", _EXPERIMENTS),
+        _command(
+            "restore-plan", "Say what the next try would do and why, without doing it", _PLAN, module="restore_plan"
+        ),
+        checkpoints,
+        _command("gc", "Find orphan jobs, leftovers and old experiments; remove them with --apply", _GC),
+    )
+    return [GroupCommand(name="ray-train", help="Look after Ray Train experiments", subcommands=commands)]
