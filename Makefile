@@ -27,8 +27,9 @@ ARGS ?=
 SEED ?= 0
 # Older releases of Ray that `make rays` puts on the cluster.
 RAYS ?= 2.51.0 2.54.0
+export CHROMIUM ?= /usr/bin/chromium
 
-.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays demo stack docs build clean
+.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays browser demo stack docs build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -79,6 +80,14 @@ rays: setup $(RAYS:%=.venv-ray-%/.installed)  ## Older releases of Ray on the cl
 .venv-ray-%/.installed: constraints.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet 'ray[default,train]==$*' "$$(grep '^torch==' constraints.txt)"
+	@touch $@
+
+browser: setup $(VENV)/.browser  ## The lineage page in headless Chromium, screenshots in .make/screenshots (CHROMIUM=/path)
+	$(BIN)/python -m pytest tests/browser $(ARGS)
+
+# Playwright's own browser isn't downloaded: the machine's Chromium is used.
+$(VENV)/.browser: pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$(sed -n 's/^browser = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',"')
 	@touch $@
 
 demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 leaves the UI up)

@@ -52,24 +52,25 @@ def _ray_connection() -> dict[str, Any]:
             "hidden-fields": ["login", "schema"],
             "relabeling": {"host": "Dashboard address", "password": "Token"},
             "placeholders": {
-                "host": "https://gateway.example/ray/team-a or http://10.0.0.5:8265",
-                "password": "Ray auth token (RAY_AUTH_MODE=token)",
+                "host": "https://gateway.example/ray/team-a or http://10.0.0.5:8265 (not ray://)",
+                "port": "8265, where the address names none",
+                "password": "Ray auth token (RAY_AUTH_MODE=token); empty for a cluster without one",
             },
         },
         "conn-fields": {
             "verify": {
                 "label": "Verify TLS",
-                "description": "Check the dashboard's certificate. Off only for tests.",
+                "description": "Check the dashboard's certificate. Off only for tests: the token could be read on the way.",
                 "schema": {"type": "boolean", "default": True},
             },
             "ca_file": {
                 "label": "CA file",
-                "description": "Private certificate authority: a file on Airflow's machines.",
+                "description": "PEM file of a private certificate authority, at this path on all of Airflow's machines. Empty: the public ones.",
                 "schema": {"type": ["string", "null"], "default": None},
             },
             "header_name": {
                 "label": "Token header",
-                "description": "X-Ray-Authorization where a gateway uses Authorization itself.",
+                "description": "The header that carries the token: X-Ray-Authorization where a gateway uses Authorization itself.",
                 "schema": {
                     "type": "string",
                     "default": "Authorization",
@@ -78,7 +79,7 @@ def _ray_connection() -> dict[str, Any]:
             },
             "headers": {
                 "label": "Further headers",
-                "description": "JSON object of header names and values; the values count as secret.",
+                "description": 'JSON object of header names and values, such as {"X-Team": "a"}; the values count as secret.',
                 "schema": {"type": ["string", "null"], "default": None, "format": "password"},
             },
         },

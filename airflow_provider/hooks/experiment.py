@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.core.spec import StorageConfig
-from airflow_provider.hooks.s3_clients import SharedS3Client, s3_hook
+from airflow_provider.hooks.s3_clients import PATIENT, Patience, SharedS3Client, s3_hook
 
 if TYPE_CHECKING:
     from airflow_provider.storage.object_store import ObjectStore
 
 
-def open_experiment(uri: str, *, aws_conn_id: str | None, storage_path: str | None = None) -> ObjectStore:
+def open_experiment(
+    uri: str, *, aws_conn_id: str | None, storage_path: str | None = None, patience: Patience = PATIENT
+) -> ObjectStore:
     """The object store rooted at the experiment. Credentials are fetched at use, so they can't age in a client.
 
-    `storage_path` is the directory that must exist for a new experiment on a local or shared one: an unmounted share is
+    `patience` is how long a request to S3 may take. `storage_path` is the directory that must exist for a new experiment on a local or shared one: an unmounted share is
     not an empty experiment. Raises InvalidConfig for a URI that is neither S3 nor an absolute path.
     """
     from airflow_provider.storage.object_store import open_object_store
@@ -22,7 +24,7 @@ def open_experiment(uri: str, *, aws_conn_id: str | None, storage_path: str | No
     if not uri.startswith("s3://"):
         return open_object_store(uri, anchor=storage_path)
 
-    return open_object_store(uri, client_factory=SharedS3Client(aws_conn_id))
+    return open_object_store(uri, client_factory=SharedS3Client(aws_conn_id, patience=patience))
 
 
 def cluster_storage(config: StorageConfig, *, uri: str, aws_conn_id: str | None) -> StorageConfig:

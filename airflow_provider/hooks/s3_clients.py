@@ -6,7 +6,7 @@ A client costs about 12 MB and 0.2 s of a core: a triggerer that watches 1,000 e
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from airflow_provider.hooks.ray import missing_connection
@@ -16,22 +16,35 @@ _SHARED: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 has stopped; two that come at once make two clients."""
 
 
+class Patience(NamedTuple):
+    """How long a client waits: seconds for each read, and how often it sends a request."""
+
+    timeout_s: float
+    max_attempts: int
+
+
+PATIENT = Patience(20.0, 3)
+"""For trainings: a slow answer is better than none."""
+HASTY = Patience(5.0, 2)
+"""For a page that somebody waits for."""
+
+
 class SharedS3Client:
     """A store's way to its client: that of the connection as it is now.
 
     A store calls it again when its client's credentials were refused, and then gets another one.
     """
 
-    def __init__(self, aws_conn_id: str | None) -> None:
+    def __init__(self, aws_conn_id: str | None, *, patience: Patience = PATIENT) -> None:
         """Read nothing yet."""
-        self._aws_conn_id = aws_conn_id
+        self._aws_conn_id, self._patience = aws_conn_id, patience
         self._last: Any = None
 
     def __call__(self) -> Any:
         """The boto3 client. Raises InvalidConfig for a connection that Airflow does not know."""
         # A hook caches its client and credentials, so each client comes from a new hook.
-        hook = s3_hook(self._aws_conn_id)
-        key = (self._aws_conn_id, _as_read(hook, self._aws_conn_id))
+        hook = s3_hook(self._aws_conn_id, patience=self._patience)
+        key = (self._aws_conn_id, self._patience, _as_read(hook, self._aws_conn_id))
         shared = _SHARED.get(key)
         if shared is None or shared is self._last:
             shared = _SHARED[key] = hook.get_conn()
@@ -39,13 +52,13 @@ class SharedS3Client:
         return shared
 
 
-def s3_hook(aws_conn_id: str | None) -> Any:
+def s3_hook(aws_conn_id: str | None, *, patience: Patience = PATIENT) -> Any:
     """Airflow's S3 hook. A missing `aws_default` means boto3's own chain, as everywhere in Airflow; any other is an error."""
     from airflow.providers.amazon.aws.hooks.s3 import S3Hook
 
     from airflow_provider.storage.s3 import s3_client_config
 
-    hook = S3Hook(aws_conn_id=aws_conn_id, config=s3_client_config())
+    hook = S3Hook(aws_conn_id=aws_conn_id, config=s3_client_config(**patience._asdict()))
     if aws_conn_id not in (None, "aws_default") and _connection(hook, aws_conn_id) is None:
         raise missing_connection(str(aws_conn_id), "aws")
     return hook

@@ -66,6 +66,8 @@ class AirflowServices(Service):
 
     name = "airflow"
     username = "admin"
+    visitor = "visitor"
+    """A user who may log in and see nothing."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class AirflowServices(Service):
         """Migrate the database, start the four, wait until all are healthy."""
         self.home.mkdir(parents=True, exist_ok=True)
         passwords = self.home / "passwords.json"
-        passwords.write_text(json.dumps({self.username: self.password}))
+        passwords.write_text(json.dumps(dict.fromkeys((self.username, self.visitor), self.password)))
         passwords.chmod(0o600)
         self.run_cli("db", "migrate")
         for component in self.components.values():
@@ -153,7 +155,11 @@ class AirflowServices(Service):
 
     def client(self) -> AirflowClient:
         """A REST client, logged in as the admin."""
-        return AirflowClient(self.url, username=self.username, password=self.password)
+        return self.client_of(self.username)
+
+    def client_of(self, username: str) -> AirflowClient:
+        """Another user's."""
+        return AirflowClient(self.url, username=username, password=self.password)
 
     def run_cli(self, *arguments: str, timeout_s: float = 180.0) -> str:
         """Run an `airflow` command in this environment; the answer is its stdout."""
@@ -188,7 +194,7 @@ class AirflowServices(Service):
             "CORE__LOAD_EXAMPLES": "False",
             "CORE__FERNET_KEY": self._fernet_key,
             "CORE__HOSTNAME_CALLABLE": "platform.node",  # the default asks the name server
-            "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{self.username}:admin",
+            "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{self.username}:admin,{self.visitor}:",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "DATABASE__SQL_ALCHEMY_CONN": self.database_url,

@@ -1,0 +1,166 @@
+"""Reads an experiment for the page: little where little has changed, and never longer than it may."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from airflow_provider.core import layout
+from airflow_provider.core.errors import ForeignExperiment, StoreUnreachable
+from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.core.lineage import project
+from airflow_provider.operators.collecting import read_experiment
+from airflow_provider.plugin.view.facts import Seen
+from airflow_provider.storage.experiment_records import ExperimentRecords
+
+if TYPE_CHECKING:
+    from airflow_provider.core.lineage import ExperimentFacts, Lineage
+    from airflow_provider.storage.object_store import FolderListing, ObjectInfo, ObjectStore, StoredObject
+
+READ_LIMIT_S = 30.0
+"""A reading that takes longer gives up at its next call."""
+CACHED_BYTES = 32_000_000
+
+
+class PatientStore:
+    """A store that reads an object again only if its listing shows another etag, and gives up at a time limit.
+
+    Read-only: writing verbs are missing on purpose, so this is no ObjectStore for anything but looking.
+    """
+
+    def __init__(self, store: ObjectStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._clock = store, clock
+        self._listed: dict[str, str] = {}
+        self._known: OrderedDict[str, StoredObject] = OrderedDict()
+        self._num_bytes = 0
+        self._until = 0.0
+
+    @property
+    def uri(self) -> str:
+        """The root, without a trailing slash."""
+        return self._store.uri
+
+    def begin(self, *, limit_s: float = READ_LIMIT_S) -> None:
+        """A new reading: what was listed before says nothing any more."""
+        self._listed = {}
+        self._until = self._clock() + limit_s
+
+    def read(self, key: str) -> StoredObject | None:
+        """The object; a remembered one where it is still the same."""
+        known = self._known.get(key)
+        if known is not None and (known.etag == self._listed.get(key) or _is_written_once(key)):
+            self._known.move_to_end(key)
+            return known
+        self._check()
+        found = self._store.read(key)
+        if found is not None:
+            self._remember(found)
+        return found
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """See ObjectStore."""
+        self._check()
+        return self._store.head(key)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See ObjectStore."""
+        self._check()
+        yield from self._store.list(prefix)
+
+    def list_folder(self, prefix: str, *, start_after: str = "") -> FolderListing:
+        """See ObjectStore."""
+        self._check()
+        found = self._store.list_folder(prefix, start_after=start_after)
+        self._listed.update({info.key: info.etag for info in found.objects})
+        return found
+
+    def list_folders(self, prefix: str) -> tuple[str, ...]:
+        """See ObjectStore."""
+        self._check()
+        return self._store.list_folders(prefix)
+
+    def _check(self) -> None:
+        if self._clock() > self._until:
+            raise StoreUnreachable(
+                "The bucket answers too slowly for this page",
+                known=f"the records were not all read within {READ_LIMIT_S:.0f} s",
+                change="try again: what was read is remembered, and the next try goes on from there",
+            )
+
+    def _remember(self, found: StoredObject) -> None:
+        old = self._known.pop(found.key, None)
+        self._num_bytes += len(found.body) - (len(old.body) if old else 0)
+        self._known[found.key] = found
+        while self._num_bytes > CACHED_BYTES and len(self._known) > 1:
+            _, gone = self._known.popitem(last=False)
+            self._num_bytes -= len(gone.body)
+
+
+def _is_written_once(key: str) -> bool:
+    """Claims are created if absent and never again: the protocol's first rule."""
+    return key.endswith("/claim.json")
+
+
+class ExperimentReader:
+    """Looks at one experiment again and again. Used by one thread at a time; nothing is ever written."""
+
+    def __init__(self, store: ObjectStore, *, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)) -> None:
+        self._store = PatientStore(store)
+        self._records = ExperimentRecords(self._store)  # type: ignore[arg-type]  # it only reads
+        self._now = now
+        self._projected: tuple[ExperimentFacts, Lineage] | None = None
+
+    def look(self, key: TaskInstanceKey) -> Seen:
+        """Read once. Raises the store's errors, RecordUnreadable, and ForeignExperiment for another task's experiment."""
+        self._store.begin()
+        facts = self._with_sign_of_life(read_experiment(self._records))
+        _check_owner(facts, key)
+        newest = facts.attempts[-1] if facts.attempts else None
+        return Seen(
+            lineage=self._lineage(facts),
+            read_at=self._now(),
+            facts=facts,
+            alive=newest.alive if newest and newest.final_outcome is None else None,
+            quarantine=self._quarantine(facts),
+        )
+
+    def _lineage(self, facts: ExperimentFacts) -> Lineage:
+        """Projected anew only where more has changed than a sign of life: with 10,000 checkpoints it takes half a second."""
+        still = replace(facts, attempts=tuple(replace(a, alive=None, alive_age_s=None) for a in facts.attempts))
+        if self._projected is None or self._projected[0] != still:
+            self._projected = still, project(facts)
+        return self._projected[1]
+
+    def _with_sign_of_life(self, facts: ExperimentFacts) -> ExperimentFacts:
+        newest = facts.attempts[-1] if facts.attempts else None
+        if newest is None or newest.final_outcome is not None or newest.alive is not None:
+            return facts
+        found = self._records.alive(newest.claim.ref)
+        if found is None:
+            return facts
+        newest = replace(newest, alive=found.record, alive_age_s=found.age_s)
+        return replace(facts, attempts=(*facts.attempts[:-1], newest))
+
+    def _quarantine(self, facts: ExperimentFacts) -> dict[str, str]:
+        return {
+            f"{layout.generation(g)}/{name}": record.reason
+            for g, banned in facts.quarantined.items()
+            if banned
+            for name, record in self._records.quarantined(g).items()
+            if name in banned
+        }
+
+
+def _check_owner(facts: ExperimentFacts, key: TaskInstanceKey) -> None:
+    """A task that named another one's experiment was refused it, and must not show it to its own readers."""
+    owners = {TaskInstanceKey(o.dag_id, o.run_id, o.task_id, o.map_index) for o in facts.owners[-1:]}
+    if owners != {key} and (owners or facts.attempts):
+        raise ForeignExperiment(
+            "The experiment that this task recorded belongs to another task instance",
+            known="its records name another owner; the training was refused for the same reason",
+            change="choose another storage_path or experiment_name",
+        )

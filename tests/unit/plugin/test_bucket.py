@@ -1,0 +1,198 @@
+"""Reading a bucket for the page: little, bounded, and only what belongs to the task."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider.core import layout
+from airflow_provider.core.errors import ForeignExperiment, InvalidConfig, StoreUnreachable
+from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.core.records import AliveRecord, Phase, RecordSegment
+from airflow_provider.plugin.bucket import READ_LIMIT_S, ExperimentReader, PatientStore
+from airflow_provider.plugin.snapshots import MAX_WAITING, Snapshots
+from airflow_provider.plugin.view.facts import Recorded, Seen
+from airflow_provider.testing.memory_store import MemoryStore
+from tests.support.counting_store import CountingStore
+from tests.support.experiment import NOW, claim
+from tests.support.lineage_page import KEY, facts, name, recorded, seen
+from tests.support.records import entry
+from tests.support.stored_experiment import write_experiment
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Two attempts, the second one alive; a checkpoint of the first is set aside."""
+    first, second = facts().attempts
+    alive = AliveRecord(run_uid="u", phase=Phase.TRAINING, phase_since=NOW, written_at=NOW)
+    store = MemoryStore("s3://models/x")
+    write_experiment(store, replace(facts(), attempts=(first, replace(second, outcome=None, alive=alive))))
+    return store
+
+
+def test_a_look_gives_lineage_sign_of_life_and_why_a_checkpoint_is_set_aside(store: MemoryStore) -> None:
+    found = ExperimentReader(store).look(KEY)
+    assert [a.ref for a in found.lineage.attempts] == ["g1/a1", "g1/a2"]
+    assert found.alive is not None
+    assert found.alive.phase is Phase.TRAINING
+    assert found.quarantine == {
+        f"g000001/{name(1, 3)}": "its files are not those that were recorded: model.pt has 7 of 8 bytes"
+    }
+
+
+@pytest.mark.parametrize("other", [{"task_id": "t2"}, {"dag_id": "e"}, {"run_id": "r2"}, {"map_index": 0}])
+def test_another_tasks_experiment_is_not_shown(store: MemoryStore, other: dict[str, Any]) -> None:
+    """A task may name any path; its readers must not see through it into DAGs that they may not read."""
+    with pytest.raises(ForeignExperiment):
+        ExperimentReader(store).look(TaskInstanceKey(**{**KEY.__dict__, **other}))
+
+
+def test_a_second_look_reads_what_has_changed_only(store: MemoryStore) -> None:
+    counting = CountingStore(store)
+    reader = ExperimentReader(counting)
+    reader.look(KEY)
+    counting.reset()
+    reader.look(KEY)
+    read = [key for verb, key in counting.log if verb == "read"]
+    assert not [k for k in read if k.endswith(("claim.json", "000001.json", "outcome.json"))], read
+    assert counting.num_calls < 20
+    more = RecordSegment(checkpoints=(entry("attempts/000002/b", 9),), written_at=NOW)
+    store.write(layout.segment(1, 2, "000002"), more.body())
+    assert "g000001/attempts/000002/b" in [c.name for c in reader.look(KEY).lineage.checkpoints]
+    changed = facts().owners[0].model_copy(update={"acted_on": claim(1, 2).ref})
+    store.write(layout.owner(1), changed.body())
+    assert reader.look(KEY).lineage.tries[0].acted_on == "g1/a2"
+
+
+def test_only_a_sign_of_life_projects_nothing_anew(store: MemoryStore) -> None:
+    reader = ExperimentReader(store)
+    first = reader.look(KEY)
+    alive = AliveRecord(run_uid="u", phase=Phase.LOST, phase_since=NOW, written_at=NOW)
+    store.write(layout.alive(1, 2), alive.body())
+    again = reader.look(KEY)
+    assert again.lineage is first.lineage
+    assert again.alive == alive
+
+
+def test_a_reading_gives_up_at_its_limit(store: MemoryStore) -> None:
+    now = 0.0
+    patient = PatientStore(store, clock=lambda: now)
+    patient.begin()
+    assert patient.read(layout.owner(1)) is not None
+    now = READ_LIMIT_S + 1
+    with pytest.raises(StoreUnreachable, match="too slowly"):
+        patient.list_folder("")
+    patient.begin()
+    assert patient.list_folder("owners/").objects
+
+
+class Reader:
+    """Counts looks; one waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.go = threading.Event()
+        self.go.set()
+        self.answers: list[Any] = []
+
+    def look(self, key: TaskInstanceKey) -> Seen:
+        self.looks += 1
+        self.go.wait(20)
+        answer = self.answers.pop(0) if self.answers else seen()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def of(task_id: str) -> Recorded:
+    return replace(recorded(), key=TaskInstanceKey("d", "r", task_id))
+
+
+async def test_many_who_ask_at_once_cost_one_reading() -> None:
+    reader = Reader()
+    snapshots = Snapshots(lambda _: reader)  # type: ignore[arg-type,return-value]
+    found = await asyncio.gather(*(snapshots.get(of("t")) for _ in range(30)))
+    assert reader.looks == 1
+    assert all(one[0] is found[0][0] for one in found)
+    snapshots.close()
+
+
+async def test_the_loop_goes_on_while_buckets_are_silent() -> None:
+    reader = Reader()
+    reader.go.clear()
+    snapshots = Snapshots(lambda _: reader, wait_s=0.5)  # type: ignore[arg-type,return-value]
+    asking = [asyncio.create_task(snapshots.get(of(f"t{i}"))) for i in range(MAX_WAITING + 5)]
+    longest = 0.0
+    while not all(task.done() for task in asking):
+        began = time.monotonic()
+        await asyncio.sleep(0.005)
+        longest = max(longest, time.monotonic() - began)
+    problems = [task.result()[1].what for task in asking]  # type: ignore[union-attr]
+    assert problems.count("The bucket has not answered yet") == MAX_WAITING
+    assert sum("Too many pages" in what for what in problems) == 5
+    assert longest < 0.3
+    reader.go.set()
+    snapshots.close()
+
+
+async def test_an_old_page_stays_while_the_bucket_is_away() -> None:
+    now = 0.0
+    reader = Reader()
+    snapshots = Snapshots(lambda _: reader, clock=lambda: now)  # type: ignore[arg-type,return-value]
+    first, _ = await snapshots.get(of("t"))
+    reader.answers = [StoreUnreachable("No answer")]
+    assert (await snapshots.get(of("t")))[1] is None, "fresh enough"
+    now = 60.0
+    again, problem = await snapshots.get(of("t"))
+    assert again is first
+    assert problem is not None
+    assert problem.what == "No answer"
+    now = 120.0
+    assert (await snapshots.get(of("t")))[1] is None
+    snapshots.close()
+
+
+async def test_an_experiment_that_became_another_tasks_is_forgotten() -> None:
+    now = 0.0
+    reader = Reader()
+    snapshots = Snapshots(lambda _: reader, clock=lambda: now)  # type: ignore[arg-type,return-value]
+    await snapshots.get(of("t"))
+    reader.answers = [ForeignExperiment("not yours")]
+    now = 60.0
+    found, problem = await snapshots.get(of("t"))
+    assert found is None
+    assert problem is not None
+    assert problem.is_refusal
+    snapshots.close()
+
+
+async def test_a_connection_is_read_again_after_it_was_wrong() -> None:
+    now = 0.0
+    opened = []
+
+    def open_reader(one: Recorded) -> Any:
+        opened.append(one)
+        if len(opened) == 1:
+            raise InvalidConfig("There is no connection")
+        return Reader()
+
+    snapshots = Snapshots(open_reader, clock=lambda: now)
+    assert (await snapshots.get(of("t")))[0] is None
+    now = 60.0
+    assert (await snapshots.get(of("t")))[0] is not None
+    snapshots.close()
+
+
+async def test_what_nobody_looks_at_is_forgotten() -> None:
+    reader = Reader()
+    snapshots = Snapshots(lambda _: reader)  # type: ignore[arg-type,return-value]
+    for i in range(60):
+        await snapshots.get(of(f"t{i}"))
+    assert len(snapshots._entries) <= 51
+    assert reader.looks == 60
+    snapshots.close()
