@@ -7,6 +7,12 @@ import os
 import shutil
 import tempfile
 
+import hypothesis
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("without deadline", deadline=None)
+hypothesis.settings.load_profile("without deadline")
+
 # Before anything imports airflow, which reads its settings, and writes into its home, at import.
 for name in [name for name in os.environ if name.startswith(("AIRFLOW", "AWS_", "RAY_"))]:
     del os.environ[name]

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.core import layout
@@ -430,7 +430,6 @@ def attempts_of(draw: st.DrawFn, number: int, seconds: st.SearchStrategy[float])
     return made
 
 
-@settings(deadline=None)
 @given(stories(ANY_TIME), ANY_TIME)
 def test_every_second_has_one_use(facts: ExperimentFacts, now: float) -> None:
     """Parts are never negative and add up to the whole: over causes, attempts and tries, whatever the clocks say."""
@@ -448,7 +447,6 @@ def test_every_second_has_one_use(facts: ExperimentFacts, now: float) -> None:
         assert sum(one.spent.lost_s[cause] for one in found.attempts) == pytest.approx(found.total.lost_s[cause])
 
 
-@settings(deadline=None)
 @given(stories(SECONDS), st.floats(0, 500))
 def test_it_is_the_same_value_for_the_same_records(facts: ExperimentFacts, later: float) -> None:
     """A look later adds time only where something still goes on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.core.phases import MAX_PHASES, merged, with_phase
@@ -51,7 +51,6 @@ def test_a_training_that_flaps_for_weeks_stays_small() -> None:
     assert phases[-2].at == at(second - 21)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), st.integers(0, 50)), min_size=1, max_size=400))
 def test_merging_keeps_order_and_seconds(visits: list[tuple[Phase, int]]) -> None:
     phases, second = [], 0
