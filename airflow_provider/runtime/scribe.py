@@ -88,14 +88,18 @@ class Scribe:
     def begin_fit(
         self, *, parent: str | None, metrics: Mapping[str, Any] | None, warm_started_from: str | None = None
     ) -> None:
-        """A fit starts from `parent`; its first report must not lie before `metrics`."""
+        """A fit starts from `parent`; its first report must not lie before `metrics`.
+
+        Whether it waits for nodes or trains is the controller's to tell: a script that prepares its data for hours, or
+        never asks for our run config, must not count as waiting.
+        """
         with self._lock:
             self.recorder.parent, self._base, self.last_failure = parent, metrics, None
             self.recorder.warm_started_from = warm_started_from
             self.recorder.has_begun = True
             now = utc_now()
-            self.recorder.note_phase(Phase.WAITING, now)
-            self.progress = replace(self.progress.entered(Phase.WAITING, now), trained_since_commit_s=0.0)
+            self.recorder.note_phase(Phase.STARTING, now)
+            self.progress = replace(self.progress.entered(Phase.STARTING, now), trained_since_commit_s=0.0)
 
     def note_restart(self, entry: RestartEntry) -> None:
         """A failure that no controller could tell, for example its own death."""

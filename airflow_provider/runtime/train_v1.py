@@ -29,7 +29,7 @@ from airflow_provider.core.layout_v1 import (
     state_checkpoint,
 )
 from airflow_provider.core.manifest import Manifest
-from airflow_provider.core.records import ClaimRecord
+from airflow_provider.core.records import ClaimRecord, Phase
 from airflow_provider.core.restore import RestorePoint
 from airflow_provider.runtime.commits_v1 import CommitCallback, CommitLog
 from airflow_provider.runtime.import_target import check_train_loop, load_factory, load_target
@@ -85,6 +85,7 @@ def run_v1(  # noqa: PLR0913  # the driver's facts about one fit, each by name
         is_superseded=is_superseded,
     )
     CommitCallback.log = log
+    log.enter(Phase.WAITING)
     try:
         result = build_trainer(job, store=store, plan=plan).fit()
     except Exception as error:

@@ -203,13 +203,27 @@ def test_the_driver_and_the_controller_tell_phases_of_one_history(store: Experim
     watched.enter(Phase.RESTORING)
     watched.begin_fit(parent=None, metrics=None)
     now = datetime.now(timezone.utc)
-    append_event(str(tmp_path / "events"), PhaseEvent(at=now + timedelta(seconds=5), phase=Phase.TRAINING))
+    for number, phase in enumerate((Phase.WAITING, Phase.TRAINING), 1):
+        append_event(str(tmp_path / "events"), PhaseEvent(at=now + timedelta(seconds=number), phase=phase))
     assert watched.settle()
     watched.enter(Phase.FINISHING)
     assert watched.settle()
     (segment,) = segments(store).values()
     assert {p.phase for p in segment.phases} == set(Phase) - {Phase.LOST}
     assert [p.at for p in segment.phases] == sorted(p.at for p in segment.phases)
+
+
+def test_a_fit_that_tells_nothing_does_not_count_as_waiting(store: ExperimentStore, tmp_path: Path) -> None:
+    """A script that prepares its data, or asks for no run config of ours, may take longer than any node."""
+    watched = scribe(store, tmp_path)
+    watched.begin_fit(parent=None, metrics=None)
+    later = datetime.now(timezone.utc) + timedelta(days=2)
+    assert watched.progress.overdue(Timings(resource_timeout_s=3600), now=later) is None
+    append_event(str(tmp_path / "events"), PhaseEvent(at=datetime.now(timezone.utc), phase=Phase.WAITING))
+    assert watched.settle()
+    overdue = watched.progress.overdue(Timings(resource_timeout_s=3600), now=later)
+    assert overdue is not None
+    assert overdue.kind is FailureKind.CAPACITY
 
 
 def scribe(store: ExperimentStore, tmp_path: Path) -> Scribe:
