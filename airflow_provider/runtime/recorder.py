@@ -47,8 +47,8 @@ class Recorder:
         """URI of the parent that it descends from instead, as long as this generation has no commit."""
         self.recorded: set[str] = set()
         self.has_begun = False
-        """Whether this run's manifest is written. Before that nothing is written for a phase alone: the attempt may be another
-        run's, with records of its own under these names."""
+        """Whether this run's manifest is written. Before that the attempt may be another run's, with records of its own under
+        these names: a phase alone is written at the end, where nothing is there yet."""
         self._sequence = 1
         self._checkpoints: list[CheckpointEntry] = []
         self._restarts: list[RestartEntry] = []
@@ -101,13 +101,20 @@ class Recorder:
             self._is_dirty = True
             if self._is_full:
                 self._write()
-        if self._is_dirty or (self._has_new_phase and (self.has_begun or is_final)):
+        if self._is_dirty or (self._has_new_phase and (self.has_begun or (is_final and not self._is_written()))):
             self._write()
 
     @property
     def _is_full(self) -> bool:
         num_files = sum(len(c.files) for c in self._checkpoints)
         return len(self._checkpoints) + len(self._restarts) >= MAX_ENTRIES or num_files >= MAX_FILES
+
+    def _is_written(self) -> bool:
+        return self.store.exists(self._key)
+
+    @property
+    def _key(self) -> str:
+        return layout.segment(*self.ref.rank, f"{self._sequence:06d}")
 
     def _write(self) -> None:
         segment = RecordSegment(
@@ -116,7 +123,7 @@ class Recorder:
             phases=tuple(self._phases),
             written_at=datetime.now(timezone.utc),
         )
-        self.store.write_record(layout.segment(*self.ref.rank, f"{self._sequence:06d}"), segment)
+        self.store.write_record(self._key, segment)
         self._is_dirty = self._has_new_phase = False
         # A long open segment is written less often: rewriting costs what it has grown to.
         self._next_write = time.monotonic() + min(_MAX_PAUSE_S, _MIN_PAUSE_S + len(self._checkpoints) / 50)

@@ -172,6 +172,17 @@ def test_a_driver_that_fails_before_its_fit_leaves_its_phases_at_the_end(store: 
     assert [p.phase for p in segment.phases] == [Phase.STARTING]
 
 
+def test_a_run_that_never_began_leaves_another_runs_records_alone(store: ExperimentStore) -> None:
+    """A job that was posted twice: one run froze before its fit while the other one trained, and is terminated as it thaws."""
+    frozen, other = Recorder(store, REF), Recorder(store, REF)
+    frozen.note_phase(Phase.STARTING, at(0))
+    other.take([commit(store, 1)])
+    other.flush(is_final=True)
+    frozen.flush(is_final=True)
+    (segment,) = segments(store).values()
+    assert [c.checkpoint for c in segment.checkpoints] == [name(1)]
+
+
 def test_a_phase_that_is_told_again_writes_nothing(store: ExperimentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(store, REF)
     recorder.has_begun = True
