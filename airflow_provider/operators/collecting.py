@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.core import layout
 from airflow_provider.core.classify import classify_job
 from airflow_provider.core.decision import stopped_outside
-from airflow_provider.core.errors import RayTrainError
+from airflow_provider.core.errors import RayJobFailed, RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.goodput import Goodput, goodput, goodput_xcom
 from airflow_provider.core.job import JobStatus
@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from airflow_provider.storage.experiment_records import ExperimentRecords, Stored
 
 _MAX_SAID = 400
+_ADVICE = {
+    FailureKind.USER: "correct the training code, then clear the task: it goes on from the last committed checkpoint",
+    FailureKind.STOPPED: "clear the task to go on from the last committed checkpoint",
+    FailureKind.TIMEOUT: "give more time (timeout_s), then clear the task: it goes on from the last committed checkpoint",
+}
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,10 @@ class Published:
 
 
 def project_results(facts: ExperimentFacts, *, now: datetime) -> Published:
-    """The two XCom values, and the goodput up to now. New are the commits since the last success of the newest attempt's generation before it."""
+    """The two XCom values, and the goodput up to now.
+
+    New checkpoints are those since the last success of the newest attempt's generation before it.
+    """
     lineage = project(facts)
     newest = facts.attempts[-1]
     new = 0
@@ -276,4 +284,16 @@ def collected_record(
         accepted=accepted,
         refused_because=refused_because,
         written_at=now,
+    )
+
+
+def job_failed(failure: Failure, *, uri: str, submission_id: str | None) -> RayJobFailed:
+    """The failure as an exception, with what to do about it."""
+    what_next = "the next try restores from the newest verified checkpoint" if failure.is_retryable else "not retried"
+    return RayJobFailed(
+        failure.reason,
+        known=f"{failure.kind.value}; {what_next}; experiment {uri}",
+        change=_ADVICE.get(failure.kind, ""),
+        failure=failure,
+        submission_id=submission_id,
     )

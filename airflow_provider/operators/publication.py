@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core.errors import RayTrainError
-from airflow_provider.core.goodput import Goodput, goodput_sentence, goodput_xcom
+from airflow_provider.core.goodput import Goodput, TimeSpent, goodput_sentence, goodput_xcom
 from airflow_provider.core.redaction import redact
 from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 from airflow_provider.links.ray_train import EXPERIMENT_URL_KEY, JOB_URL_KEY, experiment_url, job_url
@@ -58,26 +58,35 @@ class Publication:
         """The lineage of the experiment, bounded."""
         self._ti.xcom_push(key=LINEAGE_KEY, value=value)
 
-    def goodput(self, found: Goodput, *, k: int, is_first: bool = True) -> None:
-        """The metrics of owner `k`'s try, and the sentence that ends its log.
-
-        `is_first=False`: what it collected was collected before, and counted then.
-        """
-        spent = found.collected_by(k) if is_first else found.of_try(k)
-        emit_goodput(spent, total=found.total, ti=self._ti, log=self._log)
+    def goodput(self, found: Goodput, *, k: int, counted_by: int | None) -> None:
+        """The metrics of owner `k`'s try, and the sentence that ends its log; see `_count`."""
+        self._count(found, k=k, counted_by=counted_by)
         self._log.info("%s", goodput_sentence(found.total))
 
-    def lineage_of_failure(self, records: ExperimentRecords, *, k: int, now: datetime) -> None:
-        """Lineage and goodput beside a failure: what can't be read or pushed must not replace the failure."""
+    def lineage_of_failure(
+        self, records: ExperimentRecords, *, k: int, now: datetime, counted_by: int | None = None, is_over: bool = True
+    ) -> None:
+        """Lineage and goodput beside a failure: what can't be read or pushed must not replace the failure.
+
+        `is_over=False`: the job trains on, and the try that collects it counts for this one.
+        """
         try:
             published = project_results(read_experiment(records), now=now)
             self._goodput = published.goodput
-            emit_goodput(published.goodput.collected_by(k), total=published.goodput.total, ti=self._ti, log=self._log)
+            if is_over:
+                self._count(published.goodput, k=k, counted_by=counted_by)
             self.lineage(published.lineage_xcom)
         except RayTrainError as error:
             self._log.warning("The lineage can't be read now: %s", error)
         except Exception:  # noqa: BLE001 - process edge: XCom may be refused, and the failure must keep its kind
             self._log.exception("The lineage could not be pushed to XCom")
+
+    def _count(self, found: Goodput, *, k: int, counted_by: int | None) -> None:
+        """Send the metrics. `counted_by`: the owner that collected this before, and counted then what led to it."""
+        spent = found.collected_by(k)
+        if counted_by is not None:
+            spent = TimeSpent() if counted_by == k else found.of_try(k)
+        emit_goodput(spent, total=found.total, ti=self._ti, log=self._log)
 
     def error(self, error: RayTrainError) -> None:
         """What happened, what is known and what to do, a line each in the log; kind and sentence as an XCom.

@@ -34,6 +34,7 @@ from airflow_provider.operators.collecting import (
     collected_record,
     complete_records,
     conclude_attempt,
+    job_failed,
     project_results,
     read_experiment,
     refusal,
@@ -61,11 +62,6 @@ if TYPE_CHECKING:
 
 MAX_JOBS_PER_TRY = 5
 """A try starts another attempt only when its job was stopped or superseded under it."""
-_ADVICE = {
-    FailureKind.USER: "correct the training code, then clear the task: it goes on from the last committed checkpoint",
-    FailureKind.STOPPED: "clear the task to go on from the last committed checkpoint",
-    FailureKind.TIMEOUT: "give more time (timeout_s), then clear the task: it goes on from the last committed checkpoint",
-}
 
 
 @dataclass
@@ -303,7 +299,7 @@ class TrainingSession:
             self.operator.log.info("the job was stopped or superseded by an older owner: deciding again")
             return None
         self._record_failed(ended, now)
-        self.publication.lineage_of_failure(self.records, k=self.attempt.k, now=now)
+        self.publication.lineage_of_failure(self.records, k=self.attempt.k, now=now, is_over=not self._may_go_on(ended))
         failure = ended.outcome.failure or Failure(kind=FailureKind.INFRASTRUCTURE, reason="the driver gave no reason")
         # A driver that obeyed our stop knows only of the stop.
         is_our_stop = fallback is not None and ended.outcome.state is OutcomeState.CANCELLED
@@ -336,8 +332,8 @@ class TrainingSession:
         published = project_results(read_experiment(self.records, concluded=ended), now=now)
         model = model_of(published, self.request, ended.ref)
         collected, refused = ended.collected.record if ended.collected else None, None
-        is_first = collected is None or collected.accepted is None
-        if is_first:
+        counted_by = collected.k if collected is not None and collected.accepted is not None else None
+        if counted_by is None:
             refused = refusal(
                 ended,
                 new_checkpoints=published.new_checkpoints,
@@ -348,7 +344,7 @@ class TrainingSession:
         elif collected is not None and not collected.accepted:
             refused = collected.refused_because or "its result was refused"
         if refused is not None:
-            self.publication.lineage_of_failure(self.records, k=self.attempt.k, now=now)
+            self.publication.lineage_of_failure(self.records, k=self.attempt.k, now=now, counted_by=counted_by)
             raise self._failed(Failure(kind=FailureKind.USER, reason=refused))
         self.attempt.confirm()
         self.publication.lineage(published.lineage_xcom)
@@ -356,7 +352,7 @@ class TrainingSession:
         if published.warning:
             self.operator.log.warning(published.warning)
         events = emit(self.operator.outlets, model, context=self.context, log=self.operator.log)
-        self.publication.goodput(published.goodput, k=self.attempt.k, is_first=is_first)
+        self.publication.goodput(published.goodput, k=self.attempt.k, counted_by=counted_by)
         return bounded_result({**published.result, "published": events})
 
     def _record(
@@ -379,16 +375,7 @@ class TrainingSession:
     def _failed(self, failure: Failure) -> RayJobFailed:
         """The failure as an exception."""
         following = self.attempt.current
-        what_next = (
-            "the next try restores from the newest verified checkpoint" if failure.is_retryable else "not retried"
-        )
-        return RayJobFailed(
-            failure.reason,
-            known=f"{failure.kind.value}; {what_next}; experiment {self.request.uri}",
-            change=_ADVICE.get(failure.kind, ""),
-            failure=failure,
-            submission_id=following.submission_id if following else None,
-        )
+        return job_failed(failure, uri=self.request.uri, submission_id=following.submission_id if following else None)
 
     # --- kill ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,54 @@ def test_shares_of_failed_and_attaching_tries_add_up(ray_train_cluster: RayTrain
     received = seconds(statsd.received())
     assert received["wall_seconds"] + failure["wall_s"] == pytest.approx(result["wall_s"], abs=2)
     assert received["wall_seconds"] > 1_000, "the time in which nobody could reach the cluster is the second try's"
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The seconds of each try that was counted."""
+    found: list[int] = []
+
+    def incr(name: str, count: int = 1, **_: Any) -> None:
+        if name == goodput_metrics.WALL:
+            found.append(count)
+
+    monkeypatch.setattr(stats, "incr", incr)
+    return found
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_what_was_counted_is_not_counted_by_whoever_collects_it_again(
+    world: World, sent: list[int], is_refused: bool
+) -> None:
+    """The same event again, and a stale scheduler event that makes another try."""
+    world.task.ti.max_tries = 3
+    trigger = world.defer()
+    began = world.records.owner(1)
+    assert began is not None
+    earlier = began.record.model_copy(update={"created_at": began.record.created_at - timedelta(seconds=500)})
+    world.records.update_owner(earlier, etag=began.etag)
+    world.succeed(trigger, num_checkpoints=0 if is_refused else 1)
+    with pytest.raises(RayJobFailed) if is_refused else nullcontext():
+        world.resume(trigger, operator=world.operator(require_new_checkpoint=True))
+    assert [seconds > 400 for seconds in sent] == [True]
+    with pytest.raises(RayJobFailed) if is_refused else nullcontext():
+        world.resume(trigger)
+    world.next_try()
+    with pytest.raises(RayJobFailed) if is_refused else nullcontext():
+        world.operator().execute(world.task.context)
+    assert sum(sent[1:]) == 0
+
+
+def test_a_job_that_trains_on_is_counted_by_the_try_that_collects_it(
+    world: World, sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given up and could not be stopped; the next try attaches."""
+    trigger = world.defer()
+    world.server.set_status(trigger.submission_id, "RUNNING")
+    monkeypatch.setattr("airflow_provider.operators.training_try.STOP_WAIT_S", 0.0)
+    with pytest.raises(RayJobFailed):
+        world.resume(trigger, "silent_driver")
+    assert sent == []
 
 
 def test_metrics_that_break_harm_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
