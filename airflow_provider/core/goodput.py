@@ -187,7 +187,7 @@ def goodput_xcom(spent: TimeSpent) -> dict[str, Any]:
 
 
 def goodput_sentence(spent: TimeSpent) -> str:
-    """One sentence for people, the greatest loss first: `goodput 81 % of 1 h 10 min: 57 min productive; lost: ...`."""
+    """One sentence for people, the greatest loss first: `goodput 82% of 1 h 10 min: 57 min 12 s productive; lost: ...`."""
     if spent.fraction is None:
         return "goodput: no time has passed"
     lost = sorted(((s, c) for c, s in spent.lost_s.items() if s >= 0.5), key=lambda item: -item[0])

@@ -16,8 +16,9 @@ def open_experiment(
 ) -> ObjectStore:
     """The object store rooted at the experiment. Credentials are fetched at use, so they can't age in a client.
 
-    `patience` is how long a request to S3 may take. `storage_path` is the directory that must exist for a new experiment on a local or shared one: an unmounted share is
-    not an empty experiment. Raises InvalidConfig for a URI that is neither S3 nor an absolute path.
+    `patience` is how long a request to S3 may take. `storage_path` is the directory that must exist for a new experiment on a
+    local or shared one: an unmounted share is not an empty experiment. Raises InvalidConfig for a URI that is neither S3 nor
+    an absolute path.
     """
     from airflow_provider.storage.object_store import open_object_store
 

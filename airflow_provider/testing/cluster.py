@@ -79,7 +79,7 @@ class RayTrainCluster:
         :param outcomes: one for each job, in order; jobs without one succeed with one checkpoint.
         :param conf: the DAG run's configuration, which overrides params.
         :param run_id: default: a new DAG run. Tasks of one DAG run see each other's XComs and experiments; its conf, its date
-            and what triggered it stay as they were given for the first of them.
+            and what triggered it stay as they were given last.
         :param logical_date: default: none, as for a manual run.
         :param map_index: of a mapped task.
         :param xcoms: results of earlier tasks by task id, of all map indexes together for a mapped one (a list).
