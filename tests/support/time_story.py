@@ -23,6 +23,8 @@ from tests.support.records import collected, outcome
 
 URI = "s3://models/churn/e"
 Phases = Sequence[tuple[str, float]]
+HEALTHY = [("starting", 10), ("restoring", 12), ("waiting", 15), ("training", 20)]
+"""Of an attempt that was claimed at 2 by a try that began at 0."""
 
 
 def at(seconds: float) -> datetime:

@@ -7,7 +7,17 @@ from typing import Any
 from airflow_provider.core import layout
 from airflow_provider.core.condition import Condition
 from airflow_provider.core.experiment_sight import ExperimentSight
-from airflow_provider.core.experiment_wait import CHECKPOINT, END, WaitSpec, WaitVerdict, judge_look
+from airflow_provider.core.experiment_wait import (
+    CHECKPOINT,
+    END,
+    KeepWaiting,
+    WaitDone,
+    WaitFailed,
+    WaitFailure,
+    WaitSpec,
+    WaitVerdict,
+    judge_look,
+)
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.records import (
@@ -121,3 +131,23 @@ def failure(kind: str = "user", reason: str = "KeyError: labels") -> Failure:
 
 def attempt_ref(attempt: int, generation: int = 1) -> Any:
     return ref(generation, attempt)
+
+
+def waits(verdict: WaitVerdict, *words: str) -> None:
+    """The wait goes on, with these words in its reason."""
+    assert isinstance(verdict, KeepWaiting), verdict
+    assert [w for w in words if w not in verdict.reason] == [], verdict.reason
+
+
+def fails(verdict: WaitVerdict, why: str, *words: str) -> WaitFailed:
+    """The wait failed for this, with these words in its reason."""
+    assert isinstance(verdict, WaitFailed), verdict
+    assert verdict.why is WaitFailure(why)
+    assert [w for w in words if w not in verdict.reason] == [], verdict.reason
+    return verdict
+
+
+def done(verdict: WaitVerdict) -> str:
+    """Name of the checkpoint that ended the wait."""
+    assert isinstance(verdict, WaitDone), verdict
+    return verdict.checkpoint.name.rpartition("/")[2] if verdict.checkpoint else ""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
@@ -24,12 +21,8 @@ from airflow_provider.core.goodput import (
     goodput_xcom,
     in_words,
 )
-from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts
-from airflow_provider.core.records import Phase, RecordSegment, RestartEntry
-from tests.support.time_story import a_try, alive, at, attempt, name, parts, segment, story
-
-HEALTHY = [("starting", 10), ("restoring", 12), ("waiting", 15), ("training", 20)]
-"""Claimed at 2 by a try that began at 0."""
+from airflow_provider.core.lineage import AttemptRecords
+from tests.support.time_story import HEALTHY, a_try, alive, at, attempt, name, parts, story
 
 
 def account(*parts_of_story: Any, now: float = 10_000) -> Goodput:
@@ -313,157 +306,6 @@ def test_a_commit_that_is_told_after_the_loss_still_secures_the_training_before_
     phases = [*HEALTHY, ("lost", 80), ("waiting", 83), ("training", 90)]
     run = attempt(1, claimed=2, phases=phases, commits={name(1, 1): 81}, ended=("failed", 90))
     assert "rework" not in parts(account(a_try(1, 0), run).total)
-
-
-# --- what the records can't tell ---------------------------------------------------------------------------------------
-
-
-def test_records_without_phases_say_what_they_can() -> None:
-    """An older release: between commits it trained, unless it restarted there; the rest is unknown, and called so."""
-    failure = Failure(kind=FailureKind.INFRASTRUCTURE, reason="node lost")
-    restart = RestartEntry(failure=failure, decision="Ray: restarting", at=at(95))
-    commits = {name(1, n): 30 + 20 * n for n in range(1, 6)}  # 50 to 130
-    old = attempt(
-        1,
-        claimed=2,
-        ended=("failed", 150),
-        restored=None,
-        segments=(segment(commits=commits, restarts=(restart,)),),
-    )
-    began = attempt(1, claimed=2, phases=[("waiting", 15)]).restored
-    found = account(a_try(1, 0), replace(old, restored=began))
-    assert parts(found.total) == {"queueing": 15, "productive": 40 + 20, "unaccounted": 35 + 20 + 20}
-    success = replace(old, restored=began, outcome=attempt(1, claimed=2, ended=("success", 150)).outcome)
-    assert parts(account(a_try(1, 0), success).total)["productive"] == 40 + 20 + 20
-
-
-def test_phases_that_a_ray_does_not_tell_are_no_wait_for_nodes() -> None:
-    """A Ray that moved its callbacks: the driver knows only that it waits for the fit's end."""
-    phases = [("starting", 10), ("restoring", 12), ("waiting", 15), ("finishing", 118)]
-    run = attempt(1, claimed=2, phases=phases, commits={name(1, 1): 60, name(1, 2): 110}, ended=("success", 120))
-    assert parts(account(a_try(1, 0), run).total) == {
-        "queueing": 10,
-        "start_up": 5,
-        "unaccounted": 45,
-        "productive": 60,
-    }
-
-
-def test_a_commit_whose_time_nobody_recorded_leaves_the_end_open() -> None:
-    """It was found later: somewhere after the last recorded one, the training stopped being rework."""
-    late = segment(commits={name(1, 2): 500}).checkpoints[0].model_copy(update={"late": True})
-    run = attempt(
-        1,
-        claimed=2,
-        phases=HEALTHY,
-        noticed=("failed", 95),
-        segments=(segment(HEALTHY, {name(1, 1): 60}), RecordSegment(checkpoints=(late,), written_at=at(500))),
-        alive=alive("training", 20, written=90),
-    )
-    assert parts(account(a_try(1, 0), run).total) == {
-        "queueing": 10,
-        "start_up": 5,
-        "waiting": 5,
-        "productive": 40,
-        "unaccounted": 30,
-        "detection": 5,
-    }
-
-
-def test_a_claim_without_a_trace_of_a_driver_is_unaccounted() -> None:
-    found = account(a_try(1, 0), attempt(1, claimed=2), a_try(2, 300), attempt(2, claimed=302), now=310)
-    assert parts(found.total) == {"unaccounted": 300, "queueing": 10}
-
-
-# --- clocks ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("skew", [-3_600.0, -30.0, 0.0, 200.0, 9_000.0])
-def test_a_drivers_clock_never_changes_what_it_did(skew: float) -> None:
-    """What lies between its own records stays; only the wait before its first record takes up the difference."""
-    first = attempt(1, claimed=2, phases=HEALTHY, commits={name(1, 1): 60}, ended=("failed", 75), skew=skew)
-    second = attempt(2, claimed=312, phases=[("starting", 320), ("waiting", 321)], restored=name(1, 1))
-    found = account(a_try(1, 0), first, a_try(2, 300), second, now=330).attempts[0].spent
-    kept = {one: seconds for one, seconds in parts(found).items() if one not in {"queueing", "retrying"}}
-    assert kept == {"start_up": 5, "waiting": 5, "productive": 40, "rework": 15}
-    assert found.wall_s == (312 if skew > 1_000 else 300), "at the latest it ended as the next attempt was claimed"
-
-
-PHASES = st.sampled_from([phase.value for phase in Phase])
-SECONDS = st.floats(-500, 2_000, allow_nan=False)
-ANY_TIME = SECONDS | st.sampled_from([-1.7e9, 2e11])
-"""Also the years 1973 and 8364: a damaged record may say any."""
-
-
-@st.composite
-def stories(draw: st.DrawFn, seconds: st.SearchStrategy[float]) -> ExperimentFacts:
-    """Any tries and attempts, with clocks as they like and records missing at will."""
-    count = draw(st.integers(1, 4))
-    owners = [
-        a_try(k, draw(seconds), final=draw(st.integers(0, 9)) == 0)
-        for k in range(1, count + draw(st.integers(0, 2)) + 1)
-    ]
-    attempts = [draw(attempts_of(number, seconds)) for number in range(1, count + 1)]
-    return story(*owners, *attempts)
-
-
-@st.composite
-def attempts_of(draw: st.DrawFn, number: int, seconds: st.SearchStrategy[float]) -> AttemptRecords:
-    commits = {name(number, n): draw(seconds) for n in range(draw(st.integers(0, 4)))}
-    phases = draw(st.lists(st.tuples(PHASES, seconds), max_size=8))
-    made = attempt(
-        number,
-        claimed=draw(seconds),
-        k=draw(st.integers(1, 5)),
-        phases=phases,
-        commits=commits,
-        restored=draw(st.sampled_from([None, name(1, 0), name(number - 1, 1), "attempts/000009/x"]))
-        if number > 1
-        else None,
-        ended=draw(st.none() | st.tuples(st.sampled_from(["success", "failed", "cancelled"]), seconds)),
-        noticed=draw(st.none() | st.tuples(st.sampled_from(["success", "failed"]), seconds)),
-        answers_clear=draw(st.sampled_from([None, True, False])),
-    )
-    if draw(st.booleans()):
-        sign = alive(draw(PHASES), draw(seconds), written=draw(seconds))
-        made = replace(made, alive=sign, alive_age_s=draw(st.none() | st.floats(0, 100)))
-    return made
-
-
-@given(stories(ANY_TIME), ANY_TIME)
-def test_every_second_has_one_use(facts: ExperimentFacts, now: float) -> None:
-    """Parts are never negative and add up to the whole: over causes, attempts and tries, whatever the clocks say."""
-    found = goodput(facts, now=at(now))
-    for spent in (found.total, *(one.spent for one in (*found.attempts, *found.tries))):
-        values = [spent.productive_s, *spent.lost_s.values()]
-        assert min(values) >= 0
-        assert sum(values) == pytest.approx(spent.wall_s)
-        assert set(spent.lost_s) == set(Cause)
-        assert spent.fraction is None or 0 <= spent.fraction <= 1
-    assert sum(one.spent.wall_s for one in found.attempts) == pytest.approx(found.total.wall_s)
-    if found.tries:
-        assert sum(one.spent.wall_s for one in found.tries) == pytest.approx(found.total.wall_s)
-    for cause in Cause:
-        assert sum(one.spent.lost_s[cause] for one in found.attempts) == pytest.approx(found.total.lost_s[cause])
-
-
-@given(stories(SECONDS), st.floats(0, 500))
-def test_it_is_the_same_value_for_the_same_records(facts: ExperimentFacts, later: float) -> None:
-    """A look later adds time only where something still goes on."""
-    first, second = goodput(facts, now=at(3_000)), goodput(facts, now=at(3_000 + later))
-    assert first == goodput(facts, now=at(3_000))
-    assert second.total.wall_s >= first.total.wall_s - 1e-6
-    if facts.attempts[-1].final_outcome is not None:
-        assert second == first
-
-
-def test_ten_thousand_checkpoints_take_no_time() -> None:
-    commits = {name(1, n): 30 + n for n in range(10_000)}
-    facts = story(a_try(1, 0), attempt(1, claimed=2, phases=HEALTHY, commits=commits, ended=("success", 10_100)))
-    began = time.process_time()
-    found = goodput(facts, now=at(11_000))
-    assert time.process_time() - began < 1
-    assert found.total.productive_s == 10_080
 
 
 # --- together, and shown -----------------------------------------------------------------------------------------------
