@@ -12,10 +12,15 @@ import uuid
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import airflow_provider
 from airflow_provider.core.errors import RayTrainError
+from airflow_provider.core.redaction import redact
 from airflow_provider.core.self_check import MARK, REQUEST_FILE, SelfCheckReport, SelfCheckRequest, SelfCheckStep
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import ExperimentStore
 
 _PACKAGES = ("ray", "torch", "pyarrow", "pydantic")
 _PROBE = ".ray-train-doctor"
@@ -54,8 +59,7 @@ def _seams() -> tuple[str, ...] | None:
 
 def check_bucket(request: SelfCheckRequest) -> list[SelfCheckStep]:
     """What a driver does to the bucket, with the cluster's own identity, on one small object."""
-    from airflow_provider.runtime.storage import open_store
-
+    opened: list[ExperimentStore] = []
     steps: list[SelfCheckStep] = []
     key = f"{_PROBE}-{uuid.uuid4().hex}.json"
 
@@ -65,21 +69,26 @@ def check_bucket(request: SelfCheckRequest) -> list[SelfCheckStep]:
         except RayTrainError as error:
             steps.append(SelfCheckStep(action=action, error=f"{error.what}. {error.known}", change=error.change))
             return False
+        except Exception as error:  # process edge: pyarrow may be missing; what was seen until here must be told
+            steps.append(SelfCheckStep(action=action, error=redact(f"{type(error).__name__}: {error}")[:500]))
+            return False
         steps.append(SelfCheckStep(action=action))
         return True
 
-    store = open_store(request.storage_path or "", request.storage)
-
     def list_it() -> None:
+        from airflow_provider.runtime.storage import open_store
+
+        store = open_store(request.storage_path or "", request.storage)
+        opened.append(store)
         # A local folder is made by the first look of a driver, which would be a write.
         if (request.storage_path or "").startswith("s3://") or not request.is_read_only:
             store.check_bucket()
         store.folders("")
 
     can_go_on = step("list (s3:ListBucket)", list_it)
-    if can_go_on and not request.is_read_only and step("write (s3:PutObject)", lambda: store.write(key, b"{}")):
-        step("read (s3:GetObject)", lambda: store.read(key))
-        step("delete (s3:DeleteObject)", lambda: store.delete(key))
+    if can_go_on and not request.is_read_only and step("write (s3:PutObject)", lambda: opened[0].write(key, b"{}")):
+        step("read (s3:GetObject)", lambda: opened[0].read(key))
+        step("delete (s3:DeleteObject)", lambda: opened[0].delete(key))
     return steps
 
 

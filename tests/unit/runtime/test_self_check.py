@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def test_a_bucket_that_refuses_is_in_the_report(tmp_path: Path) -> None:
     steps = self_check.check_bucket(SelfCheckRequest(storage_path=str(tmp_path / "file" / "below")))
     assert len(steps) == 1, "without a listing nothing else is tried"
     assert steps[0].error
+
+
+def test_a_cluster_without_pyarrow_is_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its image has Ray without Ray Train's packages: the versions say so, and must not be lost for it."""
+    ask(tmp_path, monkeypatch, SelfCheckRequest(storage_path=str(tmp_path / "models")))
+    monkeypatch.setattr(self_check, "_seams", lambda: ())
+    monkeypatch.setitem(sys.modules, "airflow_provider.runtime.storage", None)
+    assert self_check.main() == 0
+    report = read_report(capsys.readouterr().out)
+    assert report is not None
+    (step,) = report.bucket
+    assert (step.action, "Error" in (step.error or "")) == ("list (s3:ListBucket)", True)
 
 
 def test_read_only_writes_nothing(tmp_path: Path) -> None:
