@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider.core.errors import StorePermissionDenied, WriteConflict
+from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.operators.ownership import MAX_LOST_RACES
 from tests.support.experiment import owner, ref
 from tests.support.memory_store import CarelessStore
@@ -97,3 +98,35 @@ def test_what_it_acts_on_changes_nothing_else_of_the_owner() -> None:
         acted = bench.records.owner(1)
         assert acted is not None
         assert acted.record == owned.record.model_copy(update={"acted_on": ref(1, 1), "submission_id": "job"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "try_number", "is_told"),
+    [
+        (FailureKind.USER, 1, True),
+        (FailureKind.PREEMPTION, 3, False),
+        (FailureKind.PREEMPTION, 4, True),
+        (FailureKind.NETWORK, 4, False),
+    ],
+)
+def test_the_owner_says_that_the_task_ended_only_where_no_try_follows(
+    kind: FailureKind, try_number: int, is_told: bool
+) -> None:
+    """Of three retries. Behind a cluster that is away the training goes on, also after the last one."""
+    bench = Bench()
+    training_try = bench.new_try(try_number)
+    training_try.own()
+    before = bench.records.owner(1)
+    failure = Failure(kind=kind, reason="it ended")
+    training_try.give_up(failure)
+    after = bench.records.owner(1)
+    assert before is not None
+    assert after is not None
+    assert after.record == before.record.model_copy(update={"gave_up": failure if is_told else None})
+
+
+def test_a_try_that_never_owned_ends_nothing() -> None:
+    bench = Bench()
+    bench.own(1)
+    bench.new_try(2).give_up(Failure(kind=FailureKind.CONFIG, reason="it ended"))
+    assert bench.steps("replace_if_match") == []
