@@ -88,8 +88,9 @@ def assert_goodput(run: TrainingRun, metrics: OtlpServer) -> None:
     assert sent["airflow.ray_train.lost_seconds.queueing"] == pytest.approx(spent["lost_s"]["queueing"], abs=0.6)
 
 
-def test_an_existing_script_is_restored_after_its_driver_died(start: Callable[..., TrainingRun]) -> None:
-    run = start("existing_script", epochs=8, epoch_seconds=1)
+@pytest.mark.parametrize("dag_id", ["resilient_training", "existing_script"])
+def test_a_retry_restores_after_the_driver_died(start: Callable[..., TrainingRun], dag_id: str) -> None:
+    run = start(dag_id, epochs=8, epoch_seconds=1)
     wait_for_commits(run, 2)
     assert kill(driver_processes(run.stack.ray)), "the fault did not fire"
     assert wait_for_end(run)["state"] == "success", run.log(2)[-4000:]
