@@ -85,8 +85,14 @@ def refuse(target: Target, run: TrainingRun) -> Struck:
 def slow(target: Target, run: TrainingRun) -> Struck:
     """Every request takes some seconds more, for as long as an outage of that kind lasts."""
     gate = _gate(target, run)
-    gate.delay_s = DELAY_S
-    return Struck(f"requests, by {DELAY_S:g} s each", gate.open, lasts_s=SLOW_S)
+    before, gate.delay_s = gate.num_delayed, DELAY_S
+
+    def hurry() -> None:
+        gate.open()
+        if gate.num_delayed == before:
+            raise NothingToStrike("no request came while the network was slow")
+
+    return Struck(f"requests, by {DELAY_S:g} s each", hurry, lasts_s=SLOW_S)
 
 
 def _gate(target: Target, run: TrainingRun) -> Gate:

@@ -119,5 +119,6 @@ def test_a_slow_network_delays_each_request_and_loses_none(server: S3Server, gat
     began = time.monotonic()
     put(server, "slow")
     assert time.monotonic() - began >= 0.3
+    assert gate.num_delayed >= 1
     gate.open()
     assert gate.delay_s == 0.0

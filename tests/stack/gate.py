@@ -82,6 +82,7 @@ class Gate:
         self.is_open = True
         self.delay_s = 0.0
         """How long each request waits before it reaches the server."""
+        self.num_delayed = 0
         self.on_answer: Callable[[Seen], None] | None = None
         """Called in a thread with each answered request, before the answer leaves: what it sees is in order."""
         self._holds: list[Hold] = []
@@ -223,6 +224,7 @@ class Gate:
         if not self.is_open:
             raise ConnectionResetError("the network is cut")
         if self.delay_s and is_before:
+            self.num_delayed += 1
             await asyncio.sleep(self.delay_s)
         if not is_before and self.on_answer is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.on_answer, seen)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
-from tests.chaos.faults import Target
+import pytest
+
+from tests.chaos.faults import NothingToStrike, Target, slow
 from tests.chaos.observer import Event
 from tests.chaos.points import Point
 from tests.chaos.table import FIXED, FREEZES, Pair, markdown, pairs, reason_against
 from tests.chaos.verdict import Ended, judge
+from tests.stack.gate import Gate
+from tests.stack.process import free_port
+from tests.support.training_run import TrainingRun
 
 ONE, TWO = (1, 1), (1, 2)
 
@@ -102,3 +110,16 @@ def test_every_pair_is_run_or_has_its_reason() -> None:
 def test_the_page_shows_the_table_as_it_is() -> None:
     page = Path(__file__).parents[2] / "docs" / "chaos.md"
     assert markdown() in page.read_text()
+
+
+@pytest.mark.parametrize("num_requests", [0, 2])
+def test_a_slow_network_that_nobody_used_proves_nothing(num_requests: int) -> None:
+    with Gate(free_port()) as gate:
+        run = SimpleNamespace(stack=SimpleNamespace(gates={"s3": gate}))
+        struck = slow(Target.STORE_NETWORK, cast("TrainingRun", run))
+        assert gate.delay_s > 0
+        gate.num_delayed += num_requests
+        assert struck.recover is not None
+        with nullcontext() if num_requests else pytest.raises(NothingToStrike):
+            struck.recover()
+        assert gate.delay_s == 0
