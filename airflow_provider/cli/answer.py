@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _INTERRUPTED = 130
+_LEAST_WIDTH = 40
+"""In fewer columns tables lose what they say; some places call their terminal 0 wide."""
+_CONTROL = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Colours, and whatever else a terminal would obey: exceptions and names of others may hold it."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,13 @@ def console(*, is_error: bool = False) -> Console:
     """
     from rich.console import Console
 
-    return Console(stderr=is_error, markup=False, highlight=False, emoji=False)
+    made = Console(stderr=is_error, markup=False, highlight=False, emoji=False)
+    made.width = max(made.width, _LEAST_WIDTH)
+    return made
+
+
+def _obeyed_by_none(text: str, *, has_colours: bool = False) -> str:
+    return _CONTROL.sub(lambda found: (found[1] or "") if has_colours else "", text)
 
 
 def _print(found: Answer, *, is_json: bool) -> None:
@@ -97,8 +108,9 @@ def _print(found: Answer, *, is_json: bool) -> None:
         shown = console()
         with shown.capture() as lines:
             found.show(shown)
+        text = _obeyed_by_none(lines.get(), has_colours=shown.is_terminal)
         # Tables fill their columns with spaces, which nobody wants to copy.
-        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in lines.get().splitlines()))
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.splitlines()))
     sys.stdout.flush()
 
 
@@ -113,5 +125,6 @@ def _say(error: RayTrainError, *, code: int, is_json: bool) -> int:
     shown = console(is_error=True)
     for name, text in lines:
         if text:
-            shown.print(f"{name}: {text.rstrip('.')}.", style="bold red" if name == "error" else None, soft_wrap=True)
+            line = f"{name}: {_obeyed_by_none(text).rstrip('.')}."
+            shown.print(line, style="bold red" if name == "error" else None, soft_wrap=True)
     return code

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider.cli.answer import Answer, run
 from airflow_provider.cli.errors import AirflowUnreadable, NotFound
 from airflow_provider.cli.exit_codes import NOT_FOUND, OK, PROBLEM, UNREACHABLE, USAGE, exit_code
+from airflow_provider.core import layout
 from airflow_provider.core.errors import (
     BucketNotFound,
     ClusterAuthFailed,
@@ -96,6 +97,33 @@ def test_an_unknown_error_is_no_traceback_and_no_secret(capsys: pytest.CaptureFi
 def test_names_of_others_are_not_read_as_markup(capsys: pytest.CaptureFixture[str]) -> None:
     run(raising(NotFound("There is no [red]run[/red] :smile:")), args())
     assert "[red]run[/red] :smile:" in capsys.readouterr().err
+
+
+def test_what_others_wrote_gives_a_terminal_no_orders(cli: CommandLine, folder: Path) -> None:
+    """Exceptions of libraries are full of colours; a title or a bell is no better."""
+    bench = Bench()
+    bench.own(1)
+    bench.claim(1)
+    bench.end("failed")
+    path = on_disk(bench, folder)
+    outcome = path / layout.outcome(1, 1)
+    failure = {"kind": "user", "reason": "\x1b[31mred\x1b[0m boom\x1b]0;title\x07\x9b2J"}
+    outcome.write_text(json.dumps(json.loads(outcome.read_text()) | {"failure": failure}))
+    said = cli("lineage", path)
+    assert "user: red boom]0;title2J" in said.out
+    assert not set("\x1b\x07\x9b") & set(said.out)
+    assert "\x1b" not in cli("lineage", "/nowhere/\x1b[31mred").err
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "12"])
+def test_a_terminal_that_calls_itself_too_narrow_loses_nothing(
+    cli: CommandLine, bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    path = on_disk(bench, folder)
+    monkeypatch.setenv("COLUMNS", columns)
+    said = cli("lineage", path)
+    assert "1 attempt, 3 checkpoints" in said.out
+    assert "checkpoint_c  committed" in said.out
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
