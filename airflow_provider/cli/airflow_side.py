@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.cli.errors import AirflowUnreadable, NotFound
+from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 
 if TYPE_CHECKING:
     from airflow_provider.core.identity import TaskInstanceKey
@@ -70,6 +71,8 @@ class TaskInAirflow:
     clear_number: int
     identity: str | None
     """The mark of its DAG run; None where no try of ours has left one."""
+    stop_on_kill: bool = True
+    """The operator's: False lets a job go on after its task."""
 
     @property
     def is_over(self) -> bool:
@@ -110,7 +113,7 @@ def task_in_airflow(key: TaskInstanceKey) -> TaskInAirflow | None:
         if row is None:
             return None
         state, try_number, max_tries, run_state, clear_number = row
-        marker = _kept(key, MARKER_KEY, session)
+        marker, job = _kept(key, MARKER_KEY, session), _kept(key, JOB_RECORD_KEY, session)
         identity = marker.get("identity") if isinstance(marker, dict) else None
         return TaskInAirflow(
             state=str(state) if state is not None else None,
@@ -119,6 +122,7 @@ def task_in_airflow(key: TaskInstanceKey) -> TaskInAirflow | None:
             run_state=str(run_state),
             clear_number=clear_number or 0,
             identity=identity if isinstance(identity, str) else None,
+            stop_on_kill=not (isinstance(job, dict) and job.get("stop_on_kill") is False),
         )
 
     found: TaskInAirflow | None = _reading(read)
@@ -127,8 +131,6 @@ def task_in_airflow(key: TaskInstanceKey) -> TaskInAirflow | None:
 
 def kept_job(key: TaskInstanceKey) -> Any:
     """What the operator kept of its training (`ray_train_job`), None where it kept nothing. Raises AirflowUnreadable."""
-    from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
-
     return _reading(lambda session: _kept(key, JOB_RECORD_KEY, session))
 
 

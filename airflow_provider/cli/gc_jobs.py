@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider.client.values import JobInfo
     from airflow_provider.storage.experiment_records import ExperimentRecords
 
-_REF = re.compile(r"g(\d{1,6})/a(\d{1,6})")
+_REF = re.compile(r"g([1-9][0-9]{0,5})/a([1-9][0-9]{0,5})")
 _OURS = ("airflow_dag_id", "airflow_run_id", "airflow_task_id", "experiment", "attempt")
 _HOW = "over when gc looked"
 
@@ -86,6 +86,8 @@ class JobSearch:
             return _keep(job, f"it is the newest attempt's, and {key} here is another DAG run of that name")
         if not task.is_over:
             return _keep(job, f"its task is {task.state or 'not scheduled'}, its DAG run {task.run_state}")
+        if not task.stop_on_kill:
+            return _keep(job, f"its task is {task.state}, and its operator lets it go on (stop_on_kill=False)")
         why = f"its task is {task.state} and its DAG run {task.run_state}: nobody will collect it"
         return Item(Scope.JOB, job.submission_id, why, self._stop_for_good(key, owner, job.metadata["experiment"]))
 

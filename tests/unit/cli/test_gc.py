@@ -115,11 +115,25 @@ def test_airflow_decides_about_the_newest_attempts_job_only_for_its_own_run(
     assert bool(items(said, "collect")) is is_orphan
 
 
+def test_a_job_that_its_operator_lets_go_on_is_nobodys_orphan(
+    cli: CommandLine, running: Bench, folder: Path, server: FakeJobsServer, in_airflow: Callable[..., None]
+) -> None:
+    path = on_disk(running, folder)
+    kept = {"experiment": str(path), "conn_id": "ray_default", "aws_conn_id": None, "stop_on_kill": False}
+    in_airflow("failed", run_state="failed", kept=kept)
+    job = send(server, path, 1)
+    said = cli("gc", folder, "--jobs", "--apply", "--json")
+    assert "stop_on_kill=False" in items(said, "keep")[job]
+    assert server.jobs[job].status == "RUNNING"
+    assert not (path / layout.owner(2)).exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"attempt": "g1/a9"}, "no claim"),
         ({"attempt": "one"}, "names no attempt"),
+        ({"attempt": "g0/a1"}, "names no attempt"),
         ({"experiment": "/nowhere/at/all"}, ""),
     ],
 )
