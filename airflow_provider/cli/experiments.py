@@ -56,13 +56,24 @@ def list_experiments(args: Namespace) -> Answer:
     """Find the experiments and look at the newest of them. Writes nothing."""
     aws_conn_id = DEFAULT_AWS_CONN_ID if args.aws_conn_id is None else args.aws_conn_id or None
     every = find_experiments(args.storage_path, aws_conn_id=aws_conn_id, depth=args.depth)
-    wanted = [one for one in every if _is_wanted(one, dag_id=args.dag_id, task_id=args.task_id)]
+    wanted = [one for one in every.experiments if _is_wanted(one, dag_id=args.dag_id, task_id=args.task_id)]
     newest = sorted(wanted, key=_last_try, reverse=True)[: max(0, args.limit)]
     with ThreadPoolExecutor(_READERS) as pool:
         rows = list(pool.map(_look, newest))
-    data = {"storage_path": args.storage_path, "num_found": len(wanted), "experiments": [row.data for row in rows]}
-    is_whole = all(row.state != "unreadable" for row in rows)
-    return Answer(data, lambda console: _show(console, rows, num_found=len(wanted)), OK if is_whole else PROBLEM)
+    data = {
+        "storage_path": args.storage_path,
+        "num_found": len(wanted),
+        "is_whole": every.is_whole,
+        "experiments": [row.data for row in rows],
+    }
+
+    def show(console: Console) -> None:
+        _show(console, rows, num_found=len(wanted))
+        if not every.is_whole:
+            console.print(f"folders deeper than {args.depth} were not looked at (--depth)", style="yellow")
+
+    is_read = all(row.state != "unreadable" for row in rows)
+    return Answer(data, show, OK if is_read else PROBLEM)
 
 
 def _is_wanted(found: Found, *, dag_id: str | None, task_id: str | None) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.cli import wording
 from airflow_provider.cli.answer import Answer, command
-from airflow_provider.cli.discovery import Found, find_experiments
+from airflow_provider.cli.discovery import Discovered, find_experiments
 from airflow_provider.cli.exit_codes import OK, PROBLEM
 from airflow_provider.cli.gc_experiments import ExperimentSearch
 from airflow_provider.cli.gc_items import Item, Scope
@@ -111,7 +111,7 @@ class _Search:
     depth: int
     trouble: str | None = None
     """Why a kind could not be looked for."""
-    _every: list[Found] | None = None
+    _every: Discovered | None = None
 
     def find(self, scope: Scope) -> Iterator[Item]:
         """All of one kind."""
@@ -122,7 +122,7 @@ class _Search:
         }
         yield from by_scope[scope]()
 
-    def _experiment_list(self) -> list[Found]:
+    def _discovered(self) -> Discovered:
         if self._every is None:
             self._every = find_experiments(self.root, aws_conn_id=self.aws_conn_id, depth=self.depth)
         return self._every
@@ -146,11 +146,11 @@ class _Search:
 
     def _leftovers(self) -> Iterator[Item]:
         search = LeftoverSearch(self.older_than_s, self._sight)
-        for found in self._experiment_list():
+        for found in self._discovered().experiments:
             yield from search.find(found.uri, found.records)
 
     def _experiments(self) -> Iterator[Item]:
-        yield from ExperimentSearch(self.older_than_s, self._sight).find(self._experiment_list())
+        yield from ExperimentSearch(self.older_than_s, self._sight).find(self._discovered())
 
 
 def _show(console: Console, items: list[Item], scopes: list[Scope], *, trouble: str | None, args: Namespace) -> None:

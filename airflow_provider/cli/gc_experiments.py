@@ -1,7 +1,8 @@
 """Old experiments: whole folders of trainings that ended long ago and that nobody begins from.
 
-Kept, whatever their age: what may still train or be retried, what another experiment below the same path began from, and
-of each task the newest experiment with a checkpoint, from which the next run's `previous_run` would begin.
+Kept, whatever their age: what may still train or be retried, what another experiment below the same path began from, what
+holds anything that is not the experiment's own, and of each task the newest experiment with a checkpoint, from which the next
+run's `previous_run` would begin.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_provider.cli import wording
 from airflow_provider.cli.airflow_side import TaskInAirflow, task_in_airflow
-from airflow_provider.cli.discovery import Found
+from airflow_provider.cli.discovery import Discovered, Found
 from airflow_provider.cli.errors import AirflowUnreadable
 from airflow_provider.cli.gc_items import Deed, Item, NotDone, Scope
 from airflow_provider.cli.gc_leftovers import store_clock
@@ -34,6 +37,10 @@ if TYPE_CHECKING:
 _DELETERS = 8
 _BATCH = 200
 """Objects between two looks whether somebody else owns the experiment by now."""
+_CHECKPOINT, _READ_BY_TRIES, _OWNER = range(3)
+"""In this order they are deleted."""
+_NEVER = datetime(9000, 1, 1, tzinfo=timezone.utc)
+"""After the run of every record."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class _Read:
     def task(self) -> tuple[str, str, int]:
         return (self.owner.dag_id, self.owner.task_id, self.owner.map_index)
 
-    @property
+    @cached_property
     def has_checkpoint(self) -> bool:
         return any(c.state == "committed" for c in project(self.facts).checkpoints)
 
@@ -62,6 +69,17 @@ class _Read:
 
 
 @dataclass(frozen=True)
+class _Others:
+    """What an experiment is judged against."""
+
+    known: Sequence[_Read]
+    nexts: frozenset[str]
+    """URIs of those that a task's next run would begin from (`previous_run`)."""
+    unread: str | None
+    """What could not be read, and may hold an experiment that began from any of the others."""
+
+
+@dataclass(frozen=True)
 class ExperimentSearch:
     """Judges the experiments below one path against one another."""
 
@@ -69,47 +87,41 @@ class ExperimentSearch:
     sight: Callable[[str], JobSight]
     read_task: Callable[[TaskInstanceKey], TaskInAirflow | None] = task_in_airflow
 
-    def find(self, every: Sequence[Found]) -> Iterator[Item]:
+    def find(self, every: Discovered) -> Iterator[Item]:
         """One item for each experiment."""
         known: list[_Read] = []
-        for found in every:
+        for found in every.experiments:
             try:
                 if found.error is not None or found.owner is None:
                     raise found.error or NotDone("Its owner is not known")
                 known.append(_Read(found, found.owner, read_experiment(found.records)))
             except RayTrainError as error:
                 yield Item(Scope.EXPERIMENT, found.uri, f"its records can't be read: {error}")
-        # What could not be read may have begun from any of the others.
-        blind = len(known) < len(every)
+        unread = None if every.is_whole else "a folder deeper than --depth was not looked at"
+        if len(known) < len(every.experiments):
+            unread = "another experiment below this path can't be read"
+        try:
+            nexts = _next_parents(every, known)
+        except RayTrainError as error:
+            nexts, unread = frozenset(), f"the runs of a task can't be read ({error})"
+        others = _Others(known, nexts, unread)
         for one in known:
             try:
-                yield self._judge(one, known, is_blind=blind)
+                yield self._judge(one, others)
             except RayTrainError as error:
                 yield Item(Scope.EXPERIMENT, one.found.uri, f"it can't be judged: {error}")
 
-    def _judge(self, one: _Read, known: Sequence[_Read], *, is_blind: bool) -> Item:
+    def _judge(self, one: _Read, others: _Others) -> Item:
         uri, records = one.found.uri, one.found.records
         quiet_s = (store_clock(records) - last_change(records, one.facts)).total_seconds()
         if quiet_s < self.older_than_s:
             return Item(Scope.EXPERIMENT, uri, f"it last changed {wording.age(quiet_s)} ago")
-        kept = self._why_kept(one, known, is_blind=is_blind)
+        kept = _why_kept(one, others) or self._why_not_over(one)
         if kept is not None:
             return Item(Scope.EXPERIMENT, uri, kept)
         num_bytes = sum(info.size for info in records.store.list(""))
         why = f"it ended and has not changed for {wording.age(quiet_s)}"
-        return Item(Scope.EXPERIMENT, uri, why, _deed(records, one.owner), num_bytes)
-
-    def _why_kept(self, one: _Read, known: Sequence[_Read], *, is_blind: bool) -> str | None:
-        child = next((other for other in known if other is not one and _began_from(other, one.found.uri)), None)
-        if child is not None:
-            return f"{child.found.uri} began from it (warm start)"
-        if is_blind:
-            return "another experiment below this path can't be read, and may have begun from it"
-        rivals = [other for other in known if other.task == one.task and other.has_checkpoint]
-        newest = max(rivals, key=lambda other: other.owner.created_at, default=None)
-        if one is newest:
-            return "it is the newest of its task with a checkpoint: the next run may begin from it (previous_run)"
-        return self._why_not_over(one)
+        return Item(Scope.EXPERIMENT, uri, why, self._deed(one), num_bytes)
 
     def _why_not_over(self, one: _Read) -> str | None:
         stage = training_stage(ExperimentView(one.found.records).look())
@@ -136,10 +148,58 @@ class ExperimentSearch:
                 return f"its last job is {seen.status.value}"
         return None
 
+    def _deed(self, one: _Read) -> Deed:
+        """Own it for good first: a driver that thaws ends itself."""
+
+        def deed() -> str:
+            kept = _what_is_not_its_own(one.found.records) or self._why_not_over(one)
+            if kept is not None:
+                raise NotDone("Nothing was deleted", known=kept, change="look again")
+            return _delete(one.found.records, mine=_final_owner(one.found.records, one.owner))
+
+        return deed
+
+
+def _why_kept(one: _Read, others: _Others) -> str | None:
+    """Why somebody may need it although it is over, or None."""
+    uri = one.found.uri
+    child = next((other for other in others.known if other is not one and _began_from(other, uri)), None)
+    if child is not None:
+        return f"{child.found.uri} began from it (warm start)"
+    if others.unread is not None:
+        return f"{others.unread}, and may have begun from it"
+    if _plain(uri) in others.nexts:
+        return "it is the newest of its task with a checkpoint: the next run may begin from it (previous_run)"
+    return _what_is_not_its_own(one.found.records)
+
+
+def _what_is_not_its_own(records: ExperimentRecords) -> str | None:
+    """An experiment may be called `a` and another one `a/b`, and people put files beside the records."""
+    listed = records.store.list_folder("")
+    names = [*(info.key for info in listed.objects), *listed.folders]
+    foreign = next((name for name in names if not layout.is_ours(name)), None)
+    return f"its folder holds {foreign}, which is not the experiment's own" if foreign is not None else None
+
+
+def _next_parents(every: Discovered, known: Sequence[_Read]) -> frozenset[str]:
+    """What the next run of each task would begin from: by the run records, and by when it was last owned where there are none."""
+    by_uri = {_plain(one.found.uri): one for one in known if one.has_checkpoint}
+    latest: dict[tuple[str, str, int], str] = {}
+    for uri, one in sorted(by_uri.items(), key=lambda pair: pair[1].owner.created_at):
+        latest[one.task] = uri
+    found = set(latest.values())
+    for index in every.run_indexes:
+        runs = (_plain(run.experiment) for run in index.before(_NEVER))
+        found.update(islice((uri for uri in runs if uri in by_uri), 1))
+    return frozenset(found)
+
+
+def _plain(uri: str) -> str:
+    return uri.removeprefix("file://")
+
 
 def _began_from(child: _Read, uri: str) -> bool:
-    plain = uri.removeprefix("file://")
-    return any(f"{parent}/".startswith(f"{plain}/") for parent in child.parents)
+    return any(f"{parent}/".startswith(f"{_plain(uri)}/") for parent in child.parents)
 
 
 def last_change(records: ExperimentRecords, facts: ExperimentFacts) -> datetime:
@@ -151,29 +211,39 @@ def last_change(records: ExperimentRecords, facts: ExperimentFacts) -> datetime:
     return max(times, default=datetime.now(timezone.utc))
 
 
-def _deed(records: ExperimentRecords, owner: OwnerRecord) -> Deed:
-    """Own it for good first: a driver that thaws ends itself. Owners go last, so that it never looks like a new one."""
+def _delete(records: ExperimentRecords, *, mine: int) -> str:
+    """Delete what the experiment keeps, as long as `mine` is its newest owner.
 
-    def deed() -> str:
-        mine = _final_owner(records, owner)
-        every = list(records.store.list(""))
-        content = [info.key for info in every if not info.key.startswith("owners/")]
-        owners = sorted(info.key for info in every if info.key.startswith("owners/"))
-        with ThreadPoolExecutor(_DELETERS) as pool:
-            for start in range(0, len(content), _BATCH):
-                newest = records.newest_owner()
-                if newest is None or newest[0] != mine:
-                    raise NotDone(
-                        "The deletion was broken off",
-                        known=f"somebody owns the experiment again; {start} of {len(every)} objects are gone",
-                        change="clear the task with on_clear='fresh', or delete the folder when its task has ended",
-                    )
-                list(pool.map(records.store.delete, content[start : start + _BATCH]))
-        for key in owners:
-            records.store.delete(key)
-        return f"deleted {wording.count(len(every), 'object')}, {wording.size(sum(info.size for info in every))}"
+    What a try reads goes after the checkpoints: one that comes in between must fail, not begin from the start.
+    """
+    every = [info for info in records.store.list("") if layout.is_ours(info.key)]
+    num_gone = 0
+    with ThreadPoolExecutor(_DELETERS) as pool:
+        for rank in (_CHECKPOINT, _READ_BY_TRIES, _OWNER):
+            keys = sorted(info.key for info in every if _rank(info.key) == rank)
+            for start in range(0, len(keys), _BATCH):
+                _check_newest(records, mine, done=f"{num_gone} of {len(every)} objects are gone")
+                some = keys[start : start + _BATCH]
+                # Owners one by one: while one is left, numbers only grow.
+                list(map(records.store.delete, some) if rank == _OWNER else pool.map(records.store.delete, some))
+                num_gone += len(some)
+    return f"deleted {wording.count(len(every), 'object')}, {wording.size(sum(info.size for info in every))}"
 
-    return deed
+
+def _rank(key: str) -> int:
+    if key.startswith("owners/"):
+        return _OWNER
+    return _READ_BY_TRIES if key.endswith(("/claim.json", f"/{layout.MANIFEST}")) else _CHECKPOINT
+
+
+def _check_newest(records: ExperimentRecords, mine: int, *, done: str) -> None:
+    newest = records.newest_owner()
+    if newest is None or newest[0] != mine:
+        raise NotDone(
+            "The deletion was broken off",
+            known=f"somebody owns the experiment again; {done}",
+            change="clear the task with on_clear='fresh', or delete the folder when its task has ended",
+        )
 
 
 def _final_owner(records: ExperimentRecords, seen: OwnerRecord) -> int:

@@ -112,6 +112,11 @@ def copied_from(name: str) -> str | None:
     return folder.removeprefix(_COPY).replace("~", "/") if folder.startswith(_COPY) else None
 
 
+def is_ours(key: str) -> bool:
+    """Whether a key, or a folder with its slash, is what an experiment keeps; anything else in its folder is another's."""
+    return key.startswith("owners/") or parse_generation(key) is not None
+
+
 def parse_owner(key: str) -> int | None:
     """Number of an owner record's key, or None for any other key."""
     match = _OWNER.match(key)

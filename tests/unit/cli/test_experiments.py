@@ -84,8 +84,32 @@ def test_nothing_inside_an_experiment_is_listed(cli: CommandLine, root: Path, mo
 
     monkeypatch.setattr(LocalObjectStore, "list_folders", note)
     from_root = discovery.find_experiments(str(root), aws_conn_id=None, depth=5)
-    assert len(from_root) == 3
+    assert len(from_root.experiments) == 3
     assert not [prefix for prefix in listed if "g000001" in prefix or "owners" in prefix]
+
+
+def test_one_inside_another_ones_folder_is_found(cli: CommandLine, root: Path, bench: Bench) -> None:
+    """`experiment_name` may be `a` and `a/b`."""
+    on_disk(bench, root / "d/train/run-1/v2/b")
+    found = discovery.find_experiments(str(root), aws_conn_id=None, depth=6)
+    assert len(found.experiments) == 4
+    assert found.is_whole
+
+
+def test_folders_that_are_too_deep_are_said(cli: CommandLine, root: Path) -> None:
+    said = cli("experiments", root, "--depth", "1")
+    assert "folders deeper than 1 were not looked at (--depth)" in said.out
+    assert cli("experiments", root, "--depth", "1", "--json").json["is_whole"] is False
+    assert cli("experiments", root, "--json").json["is_whole"] is True
+    assert cli("experiments", root, "--depth", "-1").code == USAGE
+
+
+def test_folders_of_others_may_be_called_anything(cli: CommandLine, root: Path) -> None:
+    """No experiment can lie there, and no listing of ours could name them."""
+    (root / "back\\slash" / "deep").mkdir(parents=True)
+    said = cli("experiments", root, "--json")
+    assert said.code == OK, said.out
+    assert said.json["num_found"] == 3
 
 
 def test_a_path_with_too_many_folders_is_refused(cli: CommandLine, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

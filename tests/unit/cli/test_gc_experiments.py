@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider.cli import gc_experiments
+from airflow_provider.cli.airflow_side import TaskInAirflow
+from airflow_provider.cli.discovery import find_experiments
 from airflow_provider.cli.exit_codes import OK, PROBLEM
 from airflow_provider.core import layout
+from airflow_provider.core.decision import JobUnknown
+from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.records import CollectedRecord, ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.run_index import RunRecord, index_uri
+from airflow_provider.storage.local import LocalObjectStore
+from airflow_provider.storage.run_index import RunIndex
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from airflow_provider.testing.jobs_api_parts import Fault
 from tests.support.command_line import CommandLine, files, make_older, on_disk
@@ -32,6 +39,16 @@ def experiment(root: Path, name: str, *, days: float, accepted: bool | None = Tr
     path = on_disk(bench, root / "d" / "train" / name)
     make_older(path, days=days)
     return path
+
+
+TASK = TaskInstanceKey("d", "any", "train")
+
+
+def note(root: Path, path: Path, *, run_after: datetime) -> None:
+    """What `previous_run` notes of an experiment."""
+    names: dict[str, Any] = {"dag_id": TASK.dag_id, "task_id": TASK.task_id, "run_id": path.name}
+    record = RunRecord(**names, run_after=run_after, experiment=f"file://{path}", created_at=NOW)
+    RunIndex(LocalObjectStore(index_uri(str(root), TASK), anchor=str(root))).note(record)
 
 
 def parent(path: Path) -> WarmStartRecord:
@@ -121,3 +138,109 @@ def test_an_owner_that_came_meanwhile_keeps_its_experiment(
     assert said.code == PROBLEM
     assert (old / layout.manifest(1, 1)).exists()
     assert layout.owner(2) in files(old)
+
+
+def test_what_lies_in_its_folder_and_is_not_its_own_keeps_it(
+    cli: CommandLine, root: Path, server: FakeJobsServer
+) -> None:
+    """Another training may be called `old/v2`, and a person may have put an export beside the records."""
+    old, exported = experiment(root, "old", days=90), experiment(root, "exported", days=90)
+    nested = experiment(root, "old/v2", days=1)
+    (exported / "model.onnx").write_bytes(b"served")
+    before = files(nested)
+    said = cli("gc", root, "--experiments", "--apply", "--json")
+    kept = items(said, "keep")
+    assert "its folder holds v2/" in kept["old"]
+    assert "its folder holds model.onnx" in kept["exported"]
+    assert files(nested) == before
+    assert (old / layout.claim(1, 1)).exists()
+
+
+def test_what_is_put_there_after_the_look_stays(
+    cli: CommandLine, root: Path, server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = experiment(root, "old", days=90)
+    experiment(root, "newest", days=1)
+    real = gc_experiments._final_owner
+
+    def late(records: Any, seen: Any) -> int:
+        (old / "model.onnx").write_bytes(b"served")
+        return real(records, seen)
+
+    monkeypatch.setattr(gc_experiments, "_final_owner", late)
+    assert cli("gc", root, "--experiments", "--apply").code == OK
+    assert list(files(old)) == ["model.onnx"]
+
+
+def test_one_inside_another_is_a_child_like_any_other(cli: CommandLine, root: Path, server: FakeJobsServer) -> None:
+    first = experiment(root, "first", days=90)
+    experiment(root, "second", days=1)
+    experiment(root, "second/child", days=1, warm_start=parent(first))
+    assert "second/child began from it" in items(cli("gc", root, "--experiments", "--json"), "keep")["first"]
+
+
+def test_a_folder_too_deep_to_be_looked_at_protects_all_of_them(
+    cli: CommandLine, root: Path, server: FakeJobsServer
+) -> None:
+    first = experiment(root, "first", days=90)
+    experiment(root, "newest", days=1)
+    experiment(root, "a/b/c/d/e", days=1, warm_start=parent(first))
+    shallow, deep = (cli("gc", root, "--experiments", "--depth", depth, "--json") for depth in ("4", "9"))
+    assert items(shallow, "collect") == {}
+    assert "deeper than --depth" in items(shallow, "keep")["first"]
+    assert "e began from it" in items(deep, "keep")["first"]
+
+
+def test_the_next_run_begins_from_the_newest_run_not_from_the_last_owned(
+    cli: CommandLine, root: Path, server: FakeJobsServer
+) -> None:
+    """A backfill of old dates owns last; `previous_run` goes by the runs' own dates."""
+    tonight, backfilled = experiment(root, "tonight", days=90), experiment(root, "backfilled", days=40)
+    note(root, tonight, run_after=NOW)
+    note(root, backfilled, run_after=NOW - timedelta(days=300))
+    looked = cli("gc", root, "--experiments", "--json")
+    assert items(looked, "collect") == {}
+    assert "previous_run" in items(looked, "keep")["tonight"]
+
+    runs = RunIndex(LocalObjectStore(index_uri(str(root), TASK))).store
+    runs.write("20300101T000000000000-0123456789ab.json", b"torn")
+    assert "the runs of a task can't be read" in items(cli("gc", root, "--experiments", "--json"), "keep")["backfilled"]
+
+
+def test_a_task_that_was_cleared_since_the_look_keeps_its_experiment(root: Path) -> None:
+    """Its try has not owned anything yet, so the bucket doesn't know."""
+    old = experiment(root, "old", days=90)
+    experiment(root, "newest", days=1)
+    cleared: set[str] = set()
+
+    def read(key: TaskInstanceKey) -> TaskInAirflow | None:
+        return TaskInAirflow("queued", 1, 3, "running", 1, "i1") if key.run_id in cleared else None
+
+    search = gc_experiments.ExperimentSearch(86_400.0, lambda _: JobUnknown(None), read)
+    (found,) = (i for i in search.find(find_experiments(str(root), aws_conn_id=None, depth=5)) if i.deed is not None)
+    before = files(old)
+    cleared.add("old")
+    assert "its task is queued" in (found.carried_out().failed or "")
+    assert files(old) == before
+
+
+def test_a_try_that_comes_while_it_is_deleted_finds_its_claims(
+    cli: CommandLine, root: Path, server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It then fails for want of a checkpoint; without them it would begin from the start and say nothing."""
+    old = experiment(root, "old", days=90)
+    experiment(root, "newest", days=1)
+    original = LocalObjectStore.delete
+
+    def late(self: LocalObjectStore, key: str) -> None:
+        original(self, key)
+        if key.endswith("model.pt"):
+            (old / layout.owner(3)).write_bytes(owner(3).body())
+
+    monkeypatch.setattr(LocalObjectStore, "delete", late)
+    said = cli("gc", root, "--experiments", "--apply", "--json")
+    assert said.code == PROBLEM
+    assert "somebody owns the experiment again" in said.json["items"][1]["failed"]
+    left = files(old)
+    assert {layout.claim(1, 1), layout.manifest(1, 1), layout.owner(1), layout.owner(3)} <= set(left)
+    assert not [name for name in left if name.endswith("model.pt")]
