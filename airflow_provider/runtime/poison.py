@@ -110,6 +110,9 @@ class PoisonWatch:
             released_by=released_by,
         )
         key = layout.quarantine(self.spec.ref.generation, suspicion.checkpoint)
+        found = patiently(lambda: self.store.read_record(QuarantineRecord, key), for_s=STORE_PATIENCE_S)
+        if found is not None and not found.is_suspicion and found.released_by is None:
+            return  # a person set it aside meanwhile: that is not ours to give back
         patiently(lambda: self.store.write_record(key, record), for_s=STORE_PATIENCE_S)
 
     def _manifest_keys(self) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.records import QuarantineRecord
 from airflow_provider.runtime.restoring import Resolved
-from tests.support.fit_world import Killed, World, dies, ends, fails, quarantine, repeats
+from tests.support.experiment import NOW
+from tests.support.fit_world import FakeRay, Fit, Killed, World, dies, ends, fails, quarantine, repeats
 
 
 @pytest.fixture
@@ -46,6 +47,23 @@ def test_error_of_the_code_releases_the_checkpoint(world: World, is_fenced: bool
     later, ray = world.attempt(2, ends(2), is_fenced=is_fenced)
     assert later.run() is None
     assert ray.starts == [f"{folder}checkpoint_1"]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["before the suspicion", "during it"])
+def test_what_a_person_set_aside_is_not_given_back_by_a_driver(world: World, number: int) -> None:
+    """The error is the code's, so the driver releases what it suspected; a person's word stands all the same."""
+    name = "attempts/000001/checkpoint_1"
+    word = QuarantineRecord(checkpoint=name, reason="by jo: a bad batch", attempt=1, created_at=NOW)
+    fits = [repeats(0, 1), repeats()]
+
+    def fit(ray: FakeRay, real: Fit = fits[number]) -> None:
+        world.store.write_record(layout.quarantine(1, name), word)
+        real(ray)
+
+    fits[number] = fit
+    loop, _ = world.attempt(1, *fits)
+    assert loop.run() is not None
+    assert quarantine(world, 1) == word
 
 
 def test_error_of_the_code_after_new_commits_keeps_those(world: World) -> None:
