@@ -77,7 +77,8 @@ def release_checkpoint(args: Namespace) -> Answer:
     if before.record.released_by is not None:
         return _answer(chosen, before.record, "was released before; nothing was changed", is_changed=False)
     _check_not_in_use(chosen, before)
-    record = before.record.model_copy(update={"released_by": f"{user()}: {args.reason}"})
+    # Not a mere copy: what a person types is checked and cut as in any other record.
+    record = QuarantineRecord(**dict(before.record) | {"released_by": f"{user()}: {args.reason}"})
     chosen.records.set_quarantine(chosen.generation, record=record, etag=before.etag)
     return _answer(chosen, record, "is released: a restore may take it again", is_changed=True)
 

@@ -39,6 +39,8 @@ _BATCH = 200
 """Objects between two looks whether somebody else owns the experiment by now."""
 _CHECKPOINT, _READ_BY_TRIES, _OWNER = range(3)
 """In this order they are deleted."""
+_BY_GC = "gc"
+_NO_KEY = "owners/no-such-record"
 _NEVER = datetime(9000, 1, 1, tzinfo=timezone.utc)
 """After the run of every record."""
 
@@ -114,13 +116,15 @@ class ExperimentSearch:
     def _judge(self, one: _Read, others: _Others) -> Item:
         uri, records = one.found.uri, one.found.records
         quiet_s = (store_clock(records) - last_change(records, one.facts)).total_seconds()
-        if quiet_s < self.older_than_s:
+        if quiet_s < self.older_than_s and not _is_broken_off(one.owner):
             return Item(Scope.EXPERIMENT, uri, f"it last changed {wording.age(quiet_s)} ago")
         kept = _why_kept(one, others) or self._why_not_over(one)
         if kept is not None:
             return Item(Scope.EXPERIMENT, uri, kept)
         num_bytes = sum(info.size for info in records.store.list(""))
         why = f"it ended and has not changed for {wording.age(quiet_s)}"
+        if _is_broken_off(one.owner):
+            why = "gc began to delete it before, and nobody has owned it since"
         return Item(Scope.EXPERIMENT, uri, why, self._deed(one), num_bytes)
 
     def _why_not_over(self, one: _Read) -> str | None:
@@ -155,6 +159,8 @@ class ExperimentSearch:
             kept = _what_is_not_its_own(one.found.records) or self._why_not_over(one)
             if kept is not None:
                 raise NotDone("Nothing was deleted", known=kept, change="look again")
+            # Deleting what isn't there is fine, but not for an identity that may delete nothing: then own nothing either.
+            one.found.records.store.delete(_NO_KEY)
             return _delete(one.found.records, mine=_final_owner(one.found.records, one.owner))
 
         return deed
@@ -196,6 +202,11 @@ def _next_parents(every: Discovered, known: Sequence[_Read]) -> frozenset[str]:
 
 def _plain(uri: str) -> str:
     return uri.removeprefix("file://")
+
+
+def _is_broken_off(owner: OwnerRecord) -> bool:
+    """What gc began it ends: half an experiment is of no use to anybody."""
+    return owner.final and owner.created_by == _BY_GC
 
 
 def _began_from(child: _Read, uri: str) -> bool:
@@ -251,7 +262,7 @@ def _final_owner(records: ExperimentRecords, seen: OwnerRecord) -> int:
         update={
             "k": seen.k + 1,
             "final": True,
-            "created_by": "gc",
+            "created_by": _BY_GC,
             "created_at": datetime.now(timezone.utc),
             "acted_on": None,
             "submission_id": None,

@@ -93,6 +93,16 @@ def test_the_folders_name_alone_will_do_while_only_one_has_it(cli: CommandLine, 
     assert quarantine(cli, path, "checkpoint_b", "--json").json["checkpoint"] == "g000001/attempts/000001/checkpoint_b"
 
 
+def test_whatever_a_person_types_can_be_stored_and_read_again(cli: CommandLine, path: Path) -> None:
+    """A record that can't be read would forbid every restore."""
+    odd = "\udcff" + "x" * 100_000
+    words = ("--experiment", path, "--reason", odd)
+    assert cli("checkpoints", "quarantine", FULL, *words).code == OK
+    assert cli("checkpoints", "release", FULL, *words).code == OK
+    assert len(record(path).released_by or "") < 4_000
+    assert restores(path) == NAME
+
+
 def test_saying_it_twice_changes_nothing(cli: CommandLine, path: Path) -> None:
     quarantine(cli, path)
     before = files(path)

@@ -14,6 +14,7 @@ from airflow_provider.cli.discovery import find_experiments
 from airflow_provider.cli.exit_codes import OK, PROBLEM
 from airflow_provider.core import layout
 from airflow_provider.core.decision import JobUnknown
+from airflow_provider.core.errors import StorePermissionDenied, StoreUnreachable
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.records import CollectedRecord, ParentCheckpoint, WarmStartRecord
 from airflow_provider.core.run_index import RunRecord, index_uri
@@ -244,3 +245,43 @@ def test_a_try_that_comes_while_it_is_deleted_finds_its_claims(
     left = files(old)
     assert {layout.claim(1, 1), layout.manifest(1, 1), layout.owner(1), layout.owner(3)} <= set(left)
     assert not [name for name in left if name.endswith("model.pt")]
+
+
+def test_an_identity_that_may_delete_nothing_owns_nothing(
+    cli: CommandLine, root: Path, server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or each run of gc would stop the experiment for good, make it young again and leave it."""
+    experiment(root, "old", days=90)
+    experiment(root, "newest", days=1)
+    before = files(root)
+
+    def refused(self: LocalObjectStore, key: str) -> None:
+        raise StorePermissionDenied("The store refused to delete", change="allow s3:DeleteObject")
+
+    monkeypatch.setattr(LocalObjectStore, "delete", refused)
+    said = cli("gc", root, "--experiments", "--apply", "--json")
+    assert said.code == PROBLEM
+    assert "refused to delete" in said.json["items"][1]["failed"]
+    assert files(root) == before
+
+
+def test_a_deletion_that_broke_off_is_ended_the_next_time(
+    cli: CommandLine, root: Path, server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = experiment(root, "old", days=90)
+    experiment(root, "newest", days=1)
+    original = LocalObjectStore.delete
+
+    def away(self: LocalObjectStore, key: str) -> None:
+        if key == layout.claim(1, 1):
+            raise StoreUnreachable("The store is away")
+        original(self, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalObjectStore, "delete", away)
+        assert cli("gc", root, "--experiments", "--apply").code == PROBLEM
+    assert layout.claim(1, 1) in files(old)
+    again = cli("gc", root, "--experiments", "--apply", "--json")
+    assert again.code == OK, again.out
+    assert "gc began to delete it before" in items(again, "collect")["old"]
+    assert files(old) == {}
