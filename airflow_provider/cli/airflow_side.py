@@ -17,6 +17,8 @@ MARKER_KEY = "ray_train_owner"
 ENDED_TASK = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
 """States of a task that only a person's clear leads out of."""
 ENDED_RUN = frozenset({"success", "failed"})
+UNREADABLE = "could not be read"
+"""Airflow takes a connection that it can't read for one that isn't there."""
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 
@@ -55,7 +57,7 @@ def _looked_in(conn_id: str) -> str:
         try:
             backend.get_connection(conn_id=conn_id)
         except Exception as error:  # noqa: BLE001 - a deployment's own backend may fail in any way
-            name = f"{name} (could not be read: {type(error).__name__})"
+            name = f"{name} ({UNREADABLE}: {type(error).__name__})"
         said.append(name)
     return ", ".join(said)
 

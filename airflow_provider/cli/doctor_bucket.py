@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_provider.cli import wording
-from airflow_provider.cli.airflow_side import check_connection
+from airflow_provider.cli.airflow_side import UNREADABLE, check_connection
+from airflow_provider.cli.errors import NotFound
 from airflow_provider.cli.findings import Finding, checked, of_error, ok, problem, skipped, warning
 from airflow_provider.cli.target import DEFAULT_AWS_CONN_ID, open_folder
 from airflow_provider.core.errors import RayTrainError, StorePermissionDenied, WriteConflict
@@ -49,9 +50,12 @@ def _connection(aws_conn_id: str | None) -> Finding:
             return ok("aws-connection", "no AWS connection: boto3's own chain (environment, files, role)")
         try:
             check_connection(aws_conn_id, conn_type="aws")
-        except RayTrainError:
+        except NotFound as error:
             if aws_conn_id != DEFAULT_AWS_CONN_ID:
                 raise
+            if UNREADABLE in error.known:
+                what = f"connection {aws_conn_id} could not be read: boto3's own chain is taken, as if there were none"
+                return warning("aws-connection", what, known=error.known, change="correct it, or what keeps it")
             return ok("aws-connection", f"no connection {aws_conn_id}: boto3's own chain (environment, files, role)")
         return ok("aws-connection", f"connection {aws_conn_id} is there")
 

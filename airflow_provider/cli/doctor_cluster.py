@@ -73,6 +73,8 @@ def runtime_env_of(text: str | None) -> dict[str, Any]:
     clash = [name for name in _RESERVED if name in found]
     if clash:
         raise InvalidConfig(f"--runtime-env sets {', '.join(clash)}", change="use the operator's working_dir")
+    if not isinstance(found.get("env_vars") or {}, dict):
+        raise InvalidConfig("--runtime-env has env_vars that are no JSON object", change='write {"NAME": "value"}')
     return found
 
 

@@ -131,7 +131,18 @@ def test_no_token_is_a_warning(cli: CommandLine, monkeypatch: pytest.MonkeyPatch
     assert "RAY_AUTH_MODE=token" in finding(said, "authentication")["change"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"working_dir": "."}'])
+def test_a_connection_to_the_bucket_that_is_broken_is_a_warning(
+    cli: CommandLine, server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow takes it for none, and boto3's own chain for it: perhaps somebody else's keys."""
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", '{"login": "AKIAXXXXXXXXXXXXXXXX", "password": "hunter2hunter2"')
+    said = cli("doctor", "--json")
+    assert health(said)["aws-connection"] == "warning"
+    assert "hunter2" not in said.out
+    assert "EnvironmentVariablesBackend (could not be read: JSONDecodeError)" in said.out
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"env_vars": "A=1"}', '{"working_dir": "."}'])
 def test_a_runtime_environment_that_is_none_is_a_problem(cli: CommandLine, server: FakeJobsServer, text: str) -> None:
     said = cli("doctor", "--runtime-env", text, "--submit-check", "--json")
     assert said.code == PROBLEM
