@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from airflow_provider.cli import wording
 from airflow_provider.cli.answer import Answer, command
 from airflow_provider.cli.exit_codes import OK, PROBLEM
 from airflow_provider.cli.next_try import NextTry, read_next_try
-from airflow_provider.cli.target import Target, find_target
+from airflow_provider.cli.target import Target, find_target, open_folder
 from airflow_provider.core.decision import (
     AttemptFacts,
     Decision,
@@ -21,11 +23,19 @@ from airflow_provider.core.decision import (
     StopThenRestore,
     decide_submission,
 )
-from airflow_provider.core.errors import ForeignExperiment, NoUsableCheckpoint, RayTrainError, RecordUnreadable
+from airflow_provider.core.errors import (
+    ForeignExperiment,
+    NoParentCheckpoint,
+    NoUsableCheckpoint,
+    RayTrainError,
+    RecordUnreadable,
+)
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.records import AttemptRef, RestorePolicy
 from airflow_provider.core.restore import RestorePoint
+from airflow_provider.core.warm_start import conclude_again
 from airflow_provider.operators.attempt_facts import look_at_job, read_facts
+from airflow_provider.storage.parent_scan import ParentScan
 from airflow_provider.storage.restore_scan import scan_restore_point
 
 if TYPE_CHECKING:
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.client.protocol import JobsClient
     from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords
+    from airflow_provider.storage.object_store import ObjectStore
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,19 @@ def _with_restore_point(
     )
 
 
+def with_checked_parent(plan: Plan, open_store: Callable[[str], ObjectStore]) -> Plan:
+    """A try whose generation has committed nothing looks whether its parent is still what it was."""
+    warm = plan.newest.claim.warm_start if plan.newest is not None else None
+    if plan.parent is None or warm is None or warm.parent is None or plan.failure is not None:
+        return plan
+    try:
+        verdict = ParentScan(open_store, policy=RestorePolicy()).verify(warm.parent)
+        conclude_again(warm, verdict, missing="fail")
+    except NoParentCheckpoint as error:
+        return replace(plan, failure=error, assumed=(*plan.assumed, "warm_start has missing='fail'"))
+    return plan
+
+
 def plan_next_try(args: Namespace) -> Answer:
     """Find the task instance behind an experiment, and plan its next try."""
     target = find_target(args)
@@ -144,6 +168,14 @@ def plan_next_try(args: Namespace) -> Answer:
     next_try = read_next_try(key, owners, after=args.after)
     with target.client() as client:
         plan = make_plan(records, client, key=key, next_try=next_try, on_clear=args.on_clear)
+
+    def open_store(uri: str) -> ObjectStore:
+        # The folder that both lie in is there, so that one that isn't mounted is no deleted parent.
+        both = [path.removeprefix("file://") for path in (uri, target.uri)]
+        shared = os.path.commonpath(both) if all(path.startswith("/") for path in both) else None
+        return open_folder(uri, aws_conn_id=target.aws_conn_id, storage_path=shared)
+
+    plan = with_checked_parent(plan, open_store)
     return Answer(
         _data(plan, args.on_clear),
         lambda console: _show(console, plan, on_clear=args.on_clear),

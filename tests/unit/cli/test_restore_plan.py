@@ -13,6 +13,7 @@ from airflow_provider.cli.next_try import NextTry
 from airflow_provider.cli.restore_plan import make_plan
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import ClusterUnreachable, RayTrainError
+from airflow_provider.core.records import CheckpointFile, ParentCheckpoint, WarmStartRecord
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.support.command_line import CommandLine, files, on_disk
 from tests.support.fake_jobs_client import job
@@ -243,3 +244,26 @@ def test_errors_are_the_trys_own() -> None:
     with pytest.raises(RayTrainError) as caught:
         training_try.step()
     assert str(plan.failure) == str(caught.value)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_warm_starts_parent_is_looked_at_as_the_try_does(
+    cli: CommandLine, folder: Path, server: FakeJobsServer, is_there: bool
+) -> None:
+    """Nothing was committed, so the retry begins from the parent again, or fails for want of it."""
+    bench = Bench()
+    parent = folder.parent / "other" / "g000001/attempts/000001/checkpoint_p"
+    if is_there:
+        parent.mkdir(parents=True)
+        (parent / "model.pt").write_bytes(b"weights")
+    found = ParentCheckpoint(uri=str(parent), files=(CheckpointFile(key="model.pt", size=7),), num_files=1)
+    bench.own(1)
+    bench.claim(1, warm_start=WarmStartRecord(parent=found, reason="named"))
+    bench.end("failed")
+    said = cli("restore-plan", on_disk(bench, folder), "--json")
+    assert said.json["restore"]["warm_start_from"] == str(parent)
+    assert said.json["would_fail"] is not is_there
+    assert said.code == (OK if is_there else PROBLEM)
+    if not is_there:
+        assert "no file is left of it" in said.json["failure"]
+        assert "warm_start has missing='fail'" in said.json["assumed"]
