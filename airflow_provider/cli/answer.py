@@ -109,6 +109,7 @@ def _print(found: Answer, *, is_json: bool) -> None:
         with shown.capture() as lines:
             found.show(shown)
         text = _obeyed_by_none(lines.get(), has_colours=shown.is_terminal)
+        text = text.encode(shown.encoding, "backslashreplace").decode(shown.encoding)
         # Tables fill their columns with spaces, which nobody wants to copy.
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.splitlines()))
     sys.stdout.flush()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,14 @@ def test_what_others_wrote_gives_a_terminal_no_orders(cli: CommandLine, folder: 
     assert "user: red boom]0;title2J" in said.out
     assert not set("\x1b\x07\x9b") & set(said.out)
     assert "\x1b" not in cli("lineage", "/nowhere/\x1b[31mred").err
+
+
+def test_a_place_that_writes_ascii_only_gets_the_rest_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cron jobs run so; a name with an umlaut must not hide the answer."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert run(lambda _: Answer({}, lambda console: console.print("träume: 1 try")), args()) == OK
+    assert written.getvalue() == b"tr\\xe4ume: 1 try\n"
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "12"])
