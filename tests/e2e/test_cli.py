@@ -46,7 +46,8 @@ def ray_train(stack: Stack, *words: str) -> Said:
     """Run the command as it is installed, in an environment like that of Airflow's own processes."""
     done = subprocess.run(
         [program("airflow"), "ray-train", *words],
-        env=stack.airflow.env(),
+        # With OpenTelemetry on, Airflow logs to stdout before it calls any command (docs/cli.md, For scripts).
+        env=stack.airflow.env() | {"AIRFLOW__METRICS__OTEL_ON": "False"},
         cwd=stack.state_dir,
         capture_output=True,
         text=True,
