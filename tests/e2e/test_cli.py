@@ -14,7 +14,6 @@ import pytest
 from airflow_provider.core import layout
 from airflow_provider.core.records import ClaimRecord
 from tests.e2e.test_operator import wait_for_commits, wait_for_end
-from tests.stack.airflow_client import AirflowClient
 from tests.stack.process import program, wait_until
 from tests.stack.services import Stack
 from tests.support.training_run import TrainingRun, driver_processes, kill, records_at
@@ -67,39 +66,31 @@ def all_at_once(stack: Stack, *commands: tuple[str, ...]) -> list[Said]:
         return list(pool.map(lambda words: ray_train(stack, *words), commands))
 
 
-@pytest.fixture(scope="module")
-def trained(stack: Stack, airflow: AirflowClient) -> TrainingRun:
-    """Three epochs without any fault."""
-    run = TrainingRun(stack, airflow, "train_deferred", airflow.run_dag("train_deferred", conf={"epochs": 3}))
-    assert wait_for_end(run)["state"] == "success", run.log()[-4000:]
-    return run
-
-
 def names(run: TrainingRun) -> tuple[str, ...]:
     """The task instance on a command line."""
     return ("--dag-id", run.dag_id, "--task-id", run.task_id, "--run-id", run.run_id)
 
 
-def test_the_commands_on_a_finished_training(trained: TrainingRun, stack: Stack) -> None:
-    uri = trained.xcom()["experiment"]
-    last = trained.lineage().checkpoints[-1].name
+def test_the_commands_on_a_finished_training(unharmed: TrainingRun, stack: Stack) -> None:
+    uri = unharmed.xcom()["experiment"]
+    last = unharmed.lineage().checkpoints[-1].name
     lineage, by_names, experiments, plan, nowhere, unknown = all_at_once(
         stack,
         ("lineage", uri),
-        ("lineage", *names(trained), "--json"),
-        ("experiments", "s3://models/e2e", "--dag-id", "train_deferred", "--json"),
+        ("lineage", *names(unharmed), "--json"),
+        ("experiments", "s3://models/e2e", "--dag-id", "train_deferred", "--limit", "100", "--json"),
         ("restore-plan", uri, "--json"),
         ("lineage", "s3://models/e2e/nowhere"),
         ("lineage", uri, "--aws-conn-id", "no_such"),
     )
     assert lineage.code == 0, lineage.err
     assert "success: g1/a1 ended with success" in lineage.text
-    assert "1 try, 1 attempt, 3 checkpoints (3 committed)" in lineage.text
+    assert "1 try, 1 attempt, 6 checkpoints (6 committed)" in lineage.text
     assert f"{last.rpartition('/')[2]} committed" in lineage.text
     assert "\x1b" not in lineage.out
     assert lineage.out.splitlines()[0] == uri
     assert max(map(len, lineage.out.splitlines()[1:])) <= 80
-    assert [c["metrics"]["epoch"] for c in by_names.json["checkpoints"]] == [0, 1, 2]
+    assert [c["metrics"]["epoch"] for c in by_names.json["checkpoints"]] == [0, 1, 2, 3, 4, 5]
     states = {one["experiment"]: one["state"] for one in experiments.json["experiments"]}
     assert states[uri] == "success"
     planned = plan.json
@@ -113,10 +104,10 @@ def test_the_commands_on_a_finished_training(trained: TrainingRun, stack: Stack)
     assert aside.code == 0, aside.err
     assert "checkpoint" in aside.json["next_restore"]
     assert last not in aside.json["next_restore"]
-    assert trained.lineage().checkpoints[-1].state == "quarantined"
-    back = ray_train(stack, "checkpoints", "release", last, *names(trained), "--reason", "it was good")
+    assert unharmed.lineage().checkpoints[-1].state == "quarantined"
+    back = ray_train(stack, "checkpoints", "release", last, *names(unharmed), "--reason", "it was good")
     assert back.code == 0, back.err
-    assert trained.lineage().checkpoints[-1].state == "committed"
+    assert unharmed.lineage().checkpoints[-1].state == "committed"
 
 
 def test_doctor_looks_from_both_sides(stack: Stack) -> None:
@@ -141,10 +132,10 @@ def test_doctor_looks_from_both_sides(stack: Stack) -> None:
     assert "to do: correct the connection's token" in bad.text
 
 
-def test_gc_stops_an_orphan_and_nothing_else(trained: TrainingRun, stack: Stack) -> None:
+def test_gc_stops_an_orphan_and_nothing_else(unharmed: TrainingRun, stack: Stack) -> None:
     """A job whose attempt was followed by another one, and that lives on all the same."""
-    orphan = f"af-orphan-{trained.run_id[-12:].replace('+', '-').replace(':', '-').replace('.', '-')}"
-    uri = copied(stack, trained.xcom()["experiment"], "orphaned", orphan=orphan)
+    orphan = f"af-orphan-{unharmed.run_id[-12:].replace('+', '-').replace(':', '-').replace('.', '-')}"
+    uri = copied(stack, unharmed.xcom()["experiment"], "orphaned", orphan=orphan)
     submit_sleeper(stack, orphan, experiment=uri)
     wait_until(lambda: status_of(stack, orphan) == "RUNNING", timeout_s=60, what="the orphan to run")
     looked = ray_train(stack, "gc", "s3://models/cli", "--json")
