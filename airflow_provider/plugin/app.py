@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Annotated, Any
 
 from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
@@ -59,9 +60,14 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-def recorded_task(key: TaskInstanceDep, session: SessionDep) -> Recorded:
-    """What Airflow recorded of the task instance, after the user's right to it was checked."""
-    found = read_recorded(session, key)
+def recorded_task(key: TaskInstanceDep) -> Recorded:
+    """What Airflow recorded of the task instance, after the user's right to it was checked.
+
+    Not through Airflow's SessionDep: that holds a database connection until the answer is made, and so through the wait
+    for the bucket. A few readers of a slow bucket would take all of the API server's connections.
+    """
+    with create_session(scoped=False) as session:
+        found = read_recorded(session, key)
     if found is None:
         raise HTTPException(404, f"There is no task instance {key}")
     return found

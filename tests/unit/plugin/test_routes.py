@@ -12,6 +12,7 @@ import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy import event
 
 from airflow_provider.core.errors import StoreUnreachable
 from airflow_provider.core.identity import TaskInstanceKey
@@ -33,12 +34,14 @@ class Bucket:
         self.asked: list[Recorded] = []
         self.hold = threading.Event()
         self.hold.set()
+        self.looked: Callable[[], None] = lambda: None
 
     def open(self, recorded: Recorded) -> Any:
         self.asked.append(recorded)
         return self
 
     def look(self, key: TaskInstanceKey) -> Seen:
+        self.looked()
         self.hold.wait(20)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -286,6 +289,20 @@ def test_a_slow_bucket_gives_a_clear_page_soon_and_the_reading_goes_on(reader: T
     bucket.hold.set()
     assert reader.get("/lineage", params=QUERY).status_code == 200
     assert len(bucket.asked) == 1
+
+
+def test_who_waits_for_a_bucket_holds_no_database_connection(
+    reader: TestClient, bucket: Bucket, tables: Tables
+) -> None:
+    """A pool has some fifteen connections: as many readers of one slow bucket would stop Airflow's whole API."""
+    taken = [0]
+    event.listen(tables.engine, "checkout", lambda *_: taken.__setitem__(0, taken[0] + 1))
+    event.listen(tables.engine, "checkin", lambda *_: taken.__setitem__(0, taken[0] - 1))
+    while_reading: list[int] = []
+    bucket.looked = lambda: while_reading.append(taken[0])
+    assert reader.get("/lineage", params=QUERY).status_code == 200
+    assert reader.get("/api/lineage", params=QUERY | {"map_index": "-1"}).status_code == 200
+    assert while_reading == [0]
 
 
 def test_a_missing_bucket_gives_its_error_without_secrets(reader: TestClient, bucket: Bucket) -> None:
