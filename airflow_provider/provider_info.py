@@ -35,6 +35,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_provider.links.ray_train.RayJobLink",
             "airflow_provider.links.ray_train.ExperimentLink",
+            "airflow_provider.links.ray_train.LineageLink",
         ],
         "connection-types": [_ray_connection()],
         "cli": ["airflow_provider.cli.definition.ray_train_commands"],

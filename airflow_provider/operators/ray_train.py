@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig, StorageConfig
 from airflow_provider.core.warm_start import WarmStart
-from airflow_provider.links.ray_train import ExperimentLink, RayJobLink
+from airflow_provider.links.ray_train import ExperimentLink, LineageLink, RayJobLink
 from airflow_provider.operators.parameters import check_parameters
 from airflow_provider.policies.retry import RayTrainRetryPolicy
 
@@ -120,7 +120,7 @@ class RayTrainOperator(BaseOperator):
     )
     function_module: FunctionModule | None = None
     """The decorated function of `@task.ray_train`; it travels beside the runtime."""
-    operator_extra_links = (RayJobLink(), ExperimentLink())
+    operator_extra_links = (RayJobLink(), ExperimentLink(), LineageLink())
     ui_color = "#dcebfa"
 
     def __init__(

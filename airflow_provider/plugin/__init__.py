@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider.links.ray_train import LINEAGE_TAB
 from airflow_provider.listeners import manual_stop
 from airflow_provider.plugin.lazy_app import URL_PREFIX, LazyApp
 
@@ -22,7 +23,7 @@ class RayTrainPlugin(AirflowPlugin):
             "name": "Lineage",
             "destination": "task_instance",
             "href": f"{_VIEW}/lineage?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&task_id={{TASK_ID}}&map_index={{MAP_INDEX}}",
-            "url_route": "ray-train-lineage",
+            "url_route": LINEAGE_TAB,
             "icon": f"{_VIEW}/static/lineage.svg",
             "icon_dark_mode": f"{_VIEW}/static/lineage-dark.svg",
         },

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from airflow_provider.links.ray_train import task_instance_path
 from airflow_provider.plugin.view import words
 from airflow_provider.plugin.view.checkpoints import STATES
 from airflow_provider.plugin.view.page import ORDERS
@@ -133,8 +134,7 @@ def _run_address(key: TaskInstanceKey) -> str:
 
 def log_address(key: TaskInstanceKey, try_number: int) -> str:
     """Airflow's own page of a try's log."""
-    mapped = f"/mapped/{key.map_index}" if key.map_index >= 0 else ""
-    return f"{_run_address(key)}/tasks/{quote(key.task_id, safe='')}{mapped}?try_number={try_number}"
+    return f"../{task_instance_path(key)}?try_number={try_number}"
 
 
 class Listed(NamedTuple):

@@ -50,6 +50,7 @@ def test_a_deferred_training_publishes_result_lineage_links_and_log(unharmed: Tr
     links = unharmed.airflow.links(*unharmed.key)
     assert result["submission_id"] in str(links["Ray job"])
     assert str(links["Experiment"]).startswith(f"{unharmed.stack.s3.shown_url}/models/e2e/")
+    assert str(links["Lineage"]).endswith("/plugin/ray-train-lineage")
     log = unharmed.log()
     assert "checkpoint 6 committed: epoch=5" in log
     assert "budgets (failure, who recovers, how often)" in log

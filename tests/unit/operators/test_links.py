@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_provider.links.ray_train import ExperimentLink, RayJobLink, experiment_url, job_url
+from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.decorators.ray_train import RayTrainDecoratedOperator
+from airflow_provider.links.ray_train import ExperimentLink, LineageLink, RayJobLink, experiment_url, job_url
+from airflow_provider.operators.ray_train import RayTrainOperator
+from airflow_provider.plugin import RayTrainPlugin
 
 
 def test_the_jobs_page_is_on_the_dashboard_it_was_sent_to() -> None:
@@ -36,3 +41,30 @@ def test_a_link_gives_what_was_pushed_and_nothing_before(link: Any, key: str, mo
     assert link.get_link(None, ti_key="ti") == pushed[key]
     assert link.get_link(None, ti_key=None) == ""
     assert link.xcom_key != key
+
+
+@pytest.mark.parametrize(
+    ("base_url", "root"),
+    [
+        (None, ""),
+        ("", ""),
+        ("https://airflow.example/team", "https://airflow.example/team/"),
+        ("http://h/", "http://h/"),
+    ],
+)
+def test_the_lineage_link_leads_to_the_tab(base_url: str | None, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a leading slash, so that the UI's own base address is kept where Airflow is served below a path."""
+    monkeypatch.delenv("AIRFLOW__API__BASE_URL", raising=False)
+    if base_url is not None:
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
+    key = TaskInstanceKey("d", "manual__2026-11-29T00:00:00+00:00", "group.train")
+    route = next(v["url_route"] for v in RayTrainPlugin.external_views if v["destination"] == "task_instance")
+    task = f"{root}dags/d/runs/manual__2026-11-29T00%3A00%3A00%2B00%3A00/tasks/group.train"
+    link: Any = LineageLink()
+    assert link.get_link(None, ti_key=key) == f"{task}/plugin/{route}"
+    assert link.get_link(None, ti_key=replace(key, map_index=3)) == f"{task}/mapped/3/plugin/{route}"
+
+
+def test_both_ways_to_write_a_training_have_all_links() -> None:
+    for operator in (RayTrainOperator, RayTrainDecoratedOperator):
+        assert {link.name for link in operator.operator_extra_links} == {"Ray job", "Experiment", "Lineage"}
