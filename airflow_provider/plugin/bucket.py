@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import ForeignExperiment, StoreUnreachable
+from airflow_provider.core.errors import ForeignExperiment, RecordUnreadable, StoreUnreachable
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import project
 from airflow_provider.operators.collecting import read_experiment
@@ -24,17 +24,20 @@ if TYPE_CHECKING:
 READ_LIMIT_S = 30.0
 """A reading that takes longer gives up at its next call."""
 CACHED_BYTES = 32_000_000
+"""Of one experiment's records as they are stored."""
+LARGEST_BYTES = 64_000_000
+"""Of one record; Ray's manifest of 10,000 checkpoints has some 10 MB."""
 
 
 class PatientStore:
-    """A store that reads an object again only if its listing shows another etag, and gives up at a time limit.
+    """A store that reads an object again only if a listing or a HEAD shows another etag, and gives up at a time limit.
 
     Read-only: writing verbs are missing on purpose, so this is no ObjectStore for anything but looking.
     """
 
     def __init__(self, store: ObjectStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._clock = store, clock
-        self._listed: dict[str, str] = {}
+        self._listed: dict[str, ObjectInfo] = {}
         self._known: OrderedDict[str, StoredObject] = OrderedDict()
         self._num_bytes = 0
         self._until = 0.0
@@ -52,7 +55,14 @@ class PatientStore:
     def read(self, key: str) -> StoredObject | None:
         """The object; a remembered one where it is still the same."""
         known = self._known.get(key)
-        if known is not None and (known.etag == self._listed.get(key) or _is_written_once(key)):
+        if known is None or not _is_written_once(key):
+            info = self._listed.get(key) or self.head(key)
+            if info is None:
+                return None
+            _check_size(info)
+            if known is not None and (known.etag != info.etag or _has_age(key)):
+                known = None
+        if known is not None:
             self._known.move_to_end(key)
             return known
         self._check()
@@ -75,7 +85,11 @@ class PatientStore:
         """See ObjectStore."""
         self._check()
         found = self._store.list_folder(prefix, start_after=start_after)
-        self._listed.update({info.key: info.etag for info in found.objects})
+        for info in found.objects:
+            self._listed[info.key] = info
+            known = self._known.get(info.key)
+            if known is not None and known.etag != info.etag:
+                self._drop(info.key)  # a claim too, where an experiment was deleted and begun again under its old path
         return found
 
     def list_folders(self, prefix: str) -> tuple[str, ...]:
@@ -92,12 +106,31 @@ class PatientStore:
             )
 
     def _remember(self, found: StoredObject) -> None:
-        old = self._known.pop(found.key, None)
-        self._num_bytes += len(found.body) - (len(old.body) if old else 0)
+        self._drop(found.key)
+        self._num_bytes += len(found.body)
         self._known[found.key] = found
         while self._num_bytes > CACHED_BYTES and len(self._known) > 1:
-            _, gone = self._known.popitem(last=False)
-            self._num_bytes -= len(gone.body)
+            self._drop(next(iter(self._known)))
+
+    def _drop(self, key: str) -> None:
+        gone = self._known.pop(key, None)
+        self._num_bytes -= len(gone.body) if gone else 0
+
+
+def _check_size(info: ObjectInfo) -> None:
+    """Whoever may write to the bucket must not be able to fill the API server's memory."""
+    if info.size > LARGEST_BYTES:
+        raise RecordUnreadable(
+            f"The record {info.key} is too large for this page",
+            known=f"it has {info.size} bytes, the page reads up to {LARGEST_BYTES}",
+            change="look at it with `airflow ray-train lineage`",
+            key=info.key,
+        )
+
+
+def _has_age(key: str) -> bool:
+    """A sign of life is read each time: its age is told by the store's clock at the reading."""
+    return key.endswith("/alive.json")
 
 
 def _is_written_once(key: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import ForeignExperiment, InvalidConfig, StoreUnreachable
+from airflow_provider.core.errors import ForeignExperiment, InvalidConfig, RecordUnreadable, StoreUnreachable
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.records import AliveRecord, Phase, RecordSegment
 from airflow_provider.plugin.bucket import READ_LIMIT_S, ExperimentReader, PatientStore
@@ -59,7 +59,7 @@ def test_a_second_look_reads_what_has_changed_only(store: MemoryStore) -> None:
     counting.reset()
     reader.look(KEY)
     read = [key for verb, key in counting.log if verb == "read"]
-    assert not [k for k in read if k.endswith(("claim.json", "000001.json", "outcome.json"))], read
+    assert read == [layout.alive(1, 2)], "nor Ray's manifests, which are the largest"
     assert counting.num_calls < 20
     more = RecordSegment(checkpoints=(entry("attempts/000002/b", 9),), written_at=NOW)
     store.write(layout.segment(1, 2, "000002"), more.body())
@@ -67,6 +67,28 @@ def test_a_second_look_reads_what_has_changed_only(store: MemoryStore) -> None:
     changed = facts().owners[0].model_copy(update={"acted_on": claim(1, 2).ref})
     store.write(layout.owner(1), changed.body())
     assert reader.look(KEY).lineage.tries[0].acted_on == "g1/a2"
+
+
+def test_an_experiment_that_was_deleted_and_begun_again_has_its_new_claims(store: MemoryStore) -> None:
+    """The path of a task instance is always the same, and so are the names below it."""
+    reader = ExperimentReader(store)
+    reader.look(KEY)
+    store.write(layout.claim(1, 1), claim(1, 1, submission_id="another-job").body())
+    reader.look(KEY)
+    assert reader.look(KEY).lineage.attempts[0].submission_id == "another-job"
+
+
+@pytest.mark.parametrize("key", [layout.owner(1), layout.claim(1, 1), layout.manifest(1, 1), layout.alive(1, 2)])
+def test_a_record_that_would_fill_the_memory_is_not_read(
+    store: MemoryStore, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write to a bucket could else stop the API server of everybody."""
+    monkeypatch.setattr("airflow_provider.plugin.bucket.LARGEST_BYTES", 10_000)
+    store.write(key, b" " * 10_001)
+    counting = CountingStore(store)
+    with pytest.raises(RecordUnreadable, match="too large"):
+        ExperimentReader(counting).look(KEY)
+    assert ("read", key) not in counting.log
 
 
 def test_only_a_sign_of_life_projects_nothing_anew(store: MemoryStore) -> None:
