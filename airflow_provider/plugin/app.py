@@ -36,6 +36,8 @@ _HEADERS = {
 }
 _PRIVATE = "private, no-cache"
 _CHOICES = ("state", "attempt", "order", "page", "metric", "checkpoint", "attempts_page", "failures_page")
+MAX_CHOICE = 1_000
+"""Characters; S3 has no longer names."""
 Message = MutableMapping[str, Any]
 router = APIRouter()
 
@@ -75,7 +77,13 @@ def recorded_task(key: TaskInstanceDep) -> Recorded:
 
 def reader_choice(request: Request) -> Choice:
     """What the reader chose."""
-    return Choice.read({name: request.query_params[name] for name in _CHOICES if name in request.query_params})
+    return Choice.read(_chosen(request))
+
+
+def _chosen(request: Request) -> dict[str, str]:
+    """Choices as the address has them. Each link of the page repeats them, so what is longer than any name is left out."""
+    given = {name: request.query_params.get(name, "") for name in _CHOICES}
+    return {name: value for name, value in given.items() if 0 < len(value) <= MAX_CHOICE}
 
 
 RecordedDep = Annotated[Recorded, Depends(recorded_task)]
@@ -152,10 +160,7 @@ def _lineage_answer(
     request: Request, recorded: Recorded, seen: Seen | None, problem: Problem | None, choice: Choice
 ) -> Response:
     page, problem = _built(recorded, seen, problem, choice)
-    query = rendering.key_query(recorded.key) | {
-        n: request.query_params[n] for n in _CHOICES if n in request.query_params
-    }
-    link = rendering.Addresses("lineage", query)
+    link = rendering.Addresses("lineage", rendering.key_query(recorded.key) | _chosen(request))
     text = rendering.lineage_page(rendering.Shown(recorded, seen, page, problem), choice, link)
     return _answer(request, text, "text/html; charset=utf-8", status=_status(page, problem))
 

@@ -126,6 +126,14 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def dags_with_trainings(session: Session) -> frozenset[str]:
+    """Ids of all DAGs that have a task instance which recorded an experiment."""
+    from airflow.models.task_state_store import TaskStateStoreModel as Kept
+    from sqlalchemy import select
+
+    return frozenset(session.scalars(select(Kept.dag_id).where(Kept.key == JOB_RECORD_KEY).distinct()))
+
+
 def trainings(
     session: Session, *, dag_ids: Iterable[str], run_id: str | None = None, page: int = 1
 ) -> tuple[tuple[Training, ...], int]:

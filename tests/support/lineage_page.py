@@ -107,8 +107,8 @@ class RightsByDag(SimpleAuthManager):
     """Airflow's simple auth manager, with readers of single DAGs: `role` is `reader of d`."""
 
     def is_authorized_dag(self, *, method: Any, user: Any, access_entity: Any = None, details: Any = None) -> bool:
-        """Whether the role names this DAG; `no xcom` takes the right to XComs away."""
-        if access_entity is not None and access_entity.value == "XCOM" and "no xcom" in user.role:
+        """Whether the role names this DAG; `no xcom` and `no task_instance` take these rights away."""
+        if access_entity is not None and f"no {access_entity.value.lower()}" in user.role:
             return False
         return method == "GET" and details is not None and f"reader of {details.id}" in user.role
 

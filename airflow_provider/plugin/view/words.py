@@ -77,4 +77,4 @@ def web_address(text: str | None) -> str | None:
         parts = urlsplit(text)
     except ValueError:
         return None
-    return text if parts.scheme in ("http", "https") and parts.netloc and not parts.username else None
+    return text if parts.scheme in ("http", "https") and parts.netloc and "@" not in parts.netloc else None

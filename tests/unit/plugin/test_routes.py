@@ -103,7 +103,7 @@ def test_a_wrong_token_is_refused(reader: TestClient, bucket: Bucket, path: str)
 
 
 @pytest.mark.parametrize("path", ["/lineage", "/api/lineage", "/run"])
-@pytest.mark.parametrize("role", ["reader of e", "reader of d, no xcom", "nobody"])
+@pytest.mark.parametrize("role", ["reader of e", "reader of d, no xcom", "reader of d, no task_instance", "nobody"])
 def test_without_the_right_to_the_dag_and_its_xcoms_nothing_is_said(
     reader: TestClient, token: Callable[[str], str], bucket: Bucket, path: str, role: str
 ) -> None:
@@ -145,6 +145,17 @@ def test_the_list_has_the_readable_dags_only(reader: TestClient, tables: Tables,
     assert "hidden-task" not in text
     reader.cookies.set("_token", token("reader of e, reader of d"))
     assert "hidden-task" in reader.get("/experiments").text
+
+
+@pytest.mark.parametrize("lacking", ["no xcom", "no task_instance"])
+def test_the_list_tells_nothing_that_the_page_would_refuse(
+    reader: TestClient, token: Callable[[str], str], lacking: str
+) -> None:
+    """The right to read a DAG alone is not the right to its task instances and their XComs."""
+    reader.cookies.set("_token", token(f"reader of d, {lacking}"))
+    text = reader.get("/experiments").text
+    assert URI not in text
+    assert KEY.task_id + "</a>" not in text
 
 
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
@@ -237,7 +248,21 @@ def test_a_single_training_of_a_dag_run_is_shown_at_once(reader: TestClient, tab
 def test_an_unmapped_task_has_the_address_that_airflow_makes_for_it(reader: TestClient) -> None:
     assert reader.get("/lineage", params=QUERY | {"map_index": "{MAP_INDEX}"}).status_code == 200
     assert reader.get("/lineage", params=QUERY | {"map_index": "3"}).status_code == 404
-    assert reader.get("/lineage", params=QUERY | {"map_index": "x"}).status_code == 422
+    for odd in ("x", "0000000003", "99999999999", "-2"):
+        assert reader.get("/lineage", params=QUERY | {"map_index": odd}).status_code == 422
+
+
+@pytest.mark.parametrize("part", ["dag_id", "run_id", "task_id"])
+def test_a_nul_is_the_readers_fault(reader: TestClient, part: str) -> None:
+    """PostgreSQL would answer with an error of its own."""
+    assert reader.get("/lineage", params=QUERY | {part: "d\0"}).status_code == 422
+
+
+def test_a_page_does_not_repeat_what_is_no_choice(reader: TestClient) -> None:
+    """Each link repeats the choices: a long one would make a page of a hundred times its length."""
+    plain = len(reader.get("/lineage", params=QUERY).content)
+    for choice in ("metric", "checkpoint", "attempt"):
+        assert len(reader.get("/lineage", params=QUERY | {choice: "x" * 20_000}).content) < plain + 1_000
 
 
 def test_a_task_without_an_experiment_says_so(reader: TestClient, tables: Tables, bucket: Bucket) -> None:
