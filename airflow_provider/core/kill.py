@@ -54,7 +54,10 @@ def decide_trigger_kill(*, task_state: str | None, is_readable: bool) -> KillVer
     deferred, which owns the job by that time. Unknown means leave, as in a worker.
     """
     if not is_readable:
-        return KillVerdict(is_stop=False, reason="leaving the job: the task's state couldn't be read in time")
+        unread = (
+            "leaving the job: the task's state couldn't be read in time; a mark by hand is seen by the API server too"
+        )
+        return KillVerdict(is_stop=False, reason=f"{unread}, a clear by the next try")
     if task_state == "deferred":
         return KillVerdict(is_stop=False, reason="leaving the job: the task is still deferred, another triggerer waits")
     reason = f"the deferred task was marked or cleared: it is {task_state or 'cleared'}"

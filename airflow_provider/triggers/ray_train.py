@@ -149,7 +149,7 @@ class RayTrainTrigger(BaseTrigger):
         try:
             state = await asyncio.wait_for(read_task_state(self.task_instance), READ_S)
         except Exception as error:  # noqa: BLE001 - process edge: Airflow's API may be away, and says so in many ways
-            self.log.warning("The task's state can't be read: %s", error)
+            self.log.warning("The task's state can't be read: %s", str(error) or f"no answer within {READ_S:g} s")
             verdict = decide_trigger_kill(task_state=None, is_readable=False)
         else:
             verdict = decide_trigger_kill(task_state=state, is_readable=True)

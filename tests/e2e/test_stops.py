@@ -78,6 +78,7 @@ def test_an_execution_timeout_while_deferred_ends_the_training_for_good(overdue:
     wait_for_no_job(run)
 
 
+@pytest.mark.slow
 def test_an_execution_timeout_in_a_worker_stops_the_job_too_and_is_not_retried(
     overdue: dict[str, TrainingRun],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 import threading
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from tests.stack.process import StackError
+from tests.stack.process import StackError, program
 from tests.stack.services import ALL_PARTS, Stack
 
 if TYPE_CHECKING:
@@ -64,8 +65,21 @@ def describe(stack: Stack, folders: list[Path], *, seconds: float) -> str:
             f"  Dag folders: {shown}. Save a file there, and it is in the UI some 10 s later, paused.",
             "  Another folder: make stack DAGS=DIR",
             f"  Connections for your Dags: {', '.join(stack.airflow_connections())} (from the environment: the UI lists none)",
+            "  Airflow's commands, in another terminal:",
+            f"    . {write_settings(stack)} && {program('airflow')} ray-train experiments s3://{stack.s3.buckets[0]}"
+            if "s3" in parts
+            else f"    . {write_settings(stack)} && {program('airflow')} dags list",
         ]
     return "\n".join(lines)
+
+
+def write_settings(stack: Stack) -> Path:
+    """A file for a shell: with it, `airflow` on this machine talks to this Airflow. It holds the stack's made-up secrets."""
+    found = {name: value for name, value in stack.airflow.env().items() if name.startswith("AIRFLOW")}
+    path = stack.state_dir / "airflow.env"
+    path.touch(mode=0o600)
+    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in found.items()))
+    return path
 
 
 def wait_and_watch(stack: Stack) -> NoReturn:

@@ -132,4 +132,4 @@ def test_a_dag_with_the_operator_survives_airflows_serialization() -> None:
     train, sweep = again.task_dict["train"], again.task_dict["sweep"]
     assert (train.task_type, train.has_retry_policy, train.retries) == ("RayTrainOperator", True, 3)
     assert (sweep.task_type, sweep.has_retry_policy, sweep.retries) == ("RayTrainOperator", True, 3)
-    assert set(train.operator_extra_link_dict) == {"Ray job", "Experiment"}
+    assert set(train.operator_extra_link_dict) == {"Ray job", "Experiment", "Lineage"}
