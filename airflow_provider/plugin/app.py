@@ -186,6 +186,8 @@ def _built(
         return build_page(recorded, seen, choice), problem
     except RayTrainError as error:
         return None, Problem(error.what, error.known, error.change)
+    except Exception as error:  # noqa: BLE001 - process edge: texts and times in records and XComs are anybody's
+        return None, Problem("The lineage can't be shown", f"{type(error).__name__} while drawing what was read")
 
 
 def _status(page: ExperimentPage | None, problem: Problem | None) -> int:

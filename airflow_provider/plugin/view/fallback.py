@@ -21,4 +21,6 @@ def seen_from_xcom(recorded: Recorded) -> Seen | None:
     if lineage.experiment != recorded.experiment:
         return None
     times = [t for a in lineage.attempts for t in (a.finished_at, a.claimed_at) if t]
+    if any(t.tzinfo is None for t in times):
+        return None  # ours have a zone: this one is somebody else's
     return Seen(lineage, max(times, default=datetime.fromtimestamp(0, timezone.utc)), is_from_xcom=True)

@@ -350,6 +350,21 @@ def test_an_error_of_a_library_is_named_without_its_words(reader: TestClient, bu
     assert "hunter2" not in answer.text
 
 
+@pytest.mark.parametrize("at", ["2026-11-29T00:00:00", "0001-01-01T00:00:00+05:00"])
+def test_an_xcom_that_somebody_made_up_gives_a_clear_page(
+    reader: TestClient, bucket: Bucket, tables: Tables, at: str
+) -> None:
+    """XComs can be written through Airflow's API; ours have times of our age, with a zone."""
+    forged = lineage_xcom(seen().lineage)
+    forged["attempts"][-1]["claimed_at"] = at
+    tables.push("checkpoint_lineage", forged)
+    bucket.answer = StoreUnreachable("No answer")
+    for path in ("/lineage", "/api/lineage"):
+        answer = reader.get(path, params=QUERY)
+        assert answer.status_code == 503
+        assert "No answer" in answer.text or "be shown" in answer.text
+
+
 def test_without_the_bucket_the_xcoms_lineage_is_shown(reader: TestClient, bucket: Bucket, tables: Tables) -> None:
     tables.push("checkpoint_lineage", lineage_xcom(seen().lineage))
     bucket.answer = StoreUnreachable("No answer")
