@@ -1,15 +1,24 @@
-"""Airflow's tables in memory, and its auth manager with readers of single DAGs."""
+"""Airflow's tables in memory, its auth manager with readers of single DAGs, and the page's routes below a prefix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from sqlalchemy import create_engine
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from tests.support.lineage_page import RightsByDag, Tables
+from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.plugin.app import create_app
+from airflow_provider.plugin.snapshots import Snapshots
+from airflow_provider.plugin.view.facts import Recorded, Seen
+from tests.support.lineage_page import RightsByDag, Tables, seen
 
 
 @pytest.fixture
@@ -39,3 +48,58 @@ def auth(monkeypatch: pytest.MonkeyPatch, tables: Tables) -> RightsByDag:
     manager = RightsByDag()
     monkeypatch.setattr(app._AuthManagerState, "instance", manager)
     return manager
+
+
+class Bucket:
+    """Stands for the reader: gives what a test says, and notes what it was asked for."""
+
+    def __init__(self) -> None:
+        self.answer: Seen | Exception = seen()
+        self.asked: list[Recorded] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.looked: Callable[[], None] = lambda: None
+
+    def open(self, recorded: Recorded) -> Any:
+        self.asked.append(recorded)
+        return self
+
+    def look(self, key: TaskInstanceKey) -> Seen:
+        self.looked()
+        self.hold.wait(20)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+@pytest.fixture
+def client(auth: RightsByDag, bucket: Bucket) -> Iterator[TestClient]:
+    """The app below a prefix, as Airflow mounts it."""
+    snapshots = Snapshots(bucket.open, wait_s=0.3)
+    outer = FastAPI()
+    outer.mount("/ray-train", create_app(snapshots))
+    yield TestClient(outer, base_url="http://airflow/ray-train", follow_redirects=False)
+    bucket.hold.set()
+    snapshots.close()
+
+
+@pytest.fixture
+def token(auth: RightsByDag) -> Callable[[str], str]:
+    def token(role: str = "reader of d") -> str:
+        return auth.generate_jwt(SimpleAuthManagerUser(username="ann", role=role))
+
+    return token
+
+
+@pytest.fixture
+def reader(client: TestClient, tables: Tables, token: Callable[[str], str]) -> TestClient:
+    """Logged in as the browser is: by Airflow's cookie."""
+    tables.add_task()
+    tables.keep()
+    client.cookies.set("_token", token("reader of d"))
+    return client
