@@ -190,7 +190,7 @@ def test_a_killed_driver_is_restored_in_its_run_directory(experiment: Experiment
     assert body is not None
     segment = RecordSegment.parse(body, key="segment")
     recorded, phases = segment.checkpoints, [p.phase.value for p in segment.phases]
-    assert phases == ["starting", "restoring", "waiting", "training", "finishing"]
+    assert phases == ["starting", "restoring", "starting", "waiting", "training", "finishing"]
     assert short(tuple(e.checkpoint for e in recorded)) == ["checkpoint_000002", "checkpoint_000003"]
     assert [short((e.parent or "",)) for e in recorded] == [["checkpoint_000001"], ["checkpoint_000002"]]
     assert [f.key for f in recorded[-1].files] == ["state.json"]

@@ -41,7 +41,7 @@ def test_a_run_leaves_records_outcome_and_a_manifest_that_plain_ray_restores(hea
     assert [e["parent"] for e in entries] == [None, *[e["checkpoint"] for e in entries[:-1]]]
     assert entries[0]["metrics"]["f32"] == 0.5, "numpy scalars survive"
     phases = [p["phase"] for p in segment["phases"]]
-    assert phases == ["starting", "restoring", "waiting", "training", "finishing"]
+    assert phases == ["starting", "restoring", "starting", "waiting", "training", "finishing"]
     spent = goodput_of(healthy).total
     assert spent.productive_s > EPOCHS * 0.5, "each epoch takes at least that"
     assert spent.productive_s + sum(spent.lost_s.values()) == pytest.approx(spent.wall_s)
