@@ -149,6 +149,12 @@ def static(name: str, v: str = "") -> Response:
 
 async def _look(request: Request, recorded: Recorded) -> tuple[Seen | None, Problem | None]:
     """The bucket's word, or the XCom's where the bucket has none."""
+    if recorded.unread is not None:
+        return None, Problem(
+            "What Airflow keeps of this task can't be read",
+            f"{recorded.unread} in the backend of the state store; no XCom names an experiment",
+            "look at the API server's log and at [workers] state_store_backend",
+        )
     snapshots: Snapshots = request.app.state.snapshots
     seen, problem = await snapshots.get(recorded)
     if seen is None and problem is not None and not problem.is_refusal:

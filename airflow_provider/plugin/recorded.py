@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,8 @@ from airflow_provider.plugin.view.facts import Recorded, TaskTry
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+logger = logging.getLogger(__name__)
 
 LINEAGE_KEY = "checkpoint_lineage"
 MAX_TRIES = 200
@@ -40,13 +43,15 @@ def read_recorded(session: Session, key: TaskInstanceKey) -> Recorded | None:
     if instance is None:
         return None
     xcoms = _xcoms(session, key)
-    job = _job(_kept(session, key)) or _job(xcoms.get(JOB_RECORD_KEY)) or {}
+    kept, unread = _kept(session, key)
+    job = _job(kept) or _job(xcoms.get(JOB_RECORD_KEY)) or {}
     lineage = xcoms.get(LINEAGE_KEY)
     return Recorded(
         key=key,
         state=str(instance.state) if instance.state else None,
         tries=_tries(session, key, instance),
         experiment=job.get("experiment"),
+        unread=None if job else unread,
         conn_id=_text(job.get("conn_id")),
         aws_conn_id=_text(job.get("aws_conn_id")),
         job_url=_text(xcoms.get(JOB_URL_KEY)),
@@ -85,16 +90,16 @@ def _tries(session: Session, key: TaskInstanceKey, instance: Any) -> tuple[TaskT
     )
 
 
-def _kept(session: Session, key: TaskInstanceKey) -> Any:
-    """The state store's record, which outlives tries. A deployment's own backend may hold it elsewhere, and fail."""
+def _kept(session: Session, key: TaskInstanceKey) -> tuple[Any, str | None]:
+    """The state store's record, which outlives tries, and the name of the error where it couldn't be read."""
     from airflow.state import TaskScope, get_state_backend
 
     scope = TaskScope(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
     try:
-        value = get_state_backend().get(scope, JOB_RECORD_KEY, session=session)
-    except Exception:  # noqa: BLE001 - process edge: a state backend of the deployment may fail in any way; the XCom is left
-        return None
-    return _json(value)
+        return _json(get_state_backend().get(scope, JOB_RECORD_KEY, session=session)), None
+    except Exception as error:  # process edge: a state backend of the deployment may fail in any way; the XCom is left
+        logger.exception("The state store gave no record of %s", key)
+        return None, type(error).__name__
 
 
 def _json(value: Any) -> Any:

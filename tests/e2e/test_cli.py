@@ -6,8 +6,6 @@ import json
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -16,29 +14,11 @@ from airflow_provider.core.records import ClaimRecord
 from tests.e2e.test_operator import wait_for_commits, wait_for_end
 from tests.stack.process import program, wait_until
 from tests.stack.services import Stack
+from tests.support.command_line import Said
 from tests.support.training_run import TrainingRun, driver_processes, kill, records_at
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 Start = Callable[..., TrainingRun]
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.out, self.err
-        return json.loads(self.out)
-
-    @property
-    def text(self) -> str:
-        """Without line breaks and the tree's lines."""
-        return " ".join(self.out.translate(dict.fromkeys(map(ord, "│├└─"), " ")).split())
 
 
 def ray_train(stack: Stack, *words: str) -> Said:

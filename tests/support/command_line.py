@@ -25,7 +25,13 @@ class Said:
 
     @property
     def json(self) -> Any:
+        assert self.out, self.err
         return json.loads(self.out)
+
+    @property
+    def text(self) -> str:
+        """Without line breaks and the tree's lines."""
+        return " ".join(self.out.translate(dict.fromkeys(map(ord, "│├└─"), " ")).split())
 
 
 class CommandLine:

@@ -36,6 +36,8 @@ class Recorded:
     state: str | None
     tries: tuple[TaskTry, ...] = ()
     experiment: str | None = None
+    unread: str | None = None
+    """The error that kept us from the state store's record, where no XCom names the experiment either."""
     conn_id: str | None = None
     aws_conn_id: str | None = None
     job_url: str | None = None

@@ -5,26 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from airflow_provider.core.experiment_wait import KeepWaiting, WaitDone, WaitSpec, baseline_of, wait_result
 from airflow_provider.core.lineage import XCOM_LIMIT
 from airflow_provider.core.strict_json import json_bytes
 from tests.support.watched_experiment import WatchedExperiment, done, fails, failure, waits
-
-
-@pytest.fixture
-def watched() -> WatchedExperiment:
-    return WatchedExperiment()
-
-
-@pytest.fixture
-def training(watched: WatchedExperiment) -> WatchedExperiment:
-    """One that runs, with three checkpoints."""
-    watched.claim()
-    watched.commit(*({"epoch": i, "loss": 1.0 - i / 10} for i in range(3)))
-    return watched
-
 
 # --- conditions ------------------------------------------------------------------------------------------------------------
 

@@ -16,20 +16,6 @@ from airflow_provider.core.experiment_wait import (
 from airflow_provider.core.failure import FailureKind
 from tests.support.watched_experiment import WatchedExperiment, attempt_ref, done, fails, failure, waits
 
-
-@pytest.fixture
-def watched() -> WatchedExperiment:
-    return WatchedExperiment()
-
-
-@pytest.fixture
-def training(watched: WatchedExperiment) -> WatchedExperiment:
-    """One that runs, with three checkpoints."""
-    watched.claim()
-    watched.commit(*({"epoch": i, "loss": 1.0 - i / 10} for i in range(3)))
-    return watched
-
-
 # --- the end -----------------------------------------------------------------------------------------------------------
 
 

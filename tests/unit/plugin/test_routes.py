@@ -278,6 +278,26 @@ def test_the_record_of_the_xcom_counts_where_the_state_store_has_a_reference(
     assert [r.experiment for r in bucket.asked] == ["s3://models/by-xcom"]
 
 
+def test_a_state_store_that_fails_is_not_a_task_without_an_experiment(
+    reader: TestClient, tables: Tables, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "Could not read" is never "nothing there"; where an XCom names the experiment, it is enough."""
+
+    def away() -> Any:
+        raise OSError("password=hunter2 at the backend")
+
+    monkeypatch.setattr("airflow.state.get_state_backend", away)
+    answer = reader.get("/lineage", params=QUERY)
+    assert answer.status_code == 503
+    assert "can&#39;t be read" in answer.text
+    assert "OSError" in answer.text
+    assert "hunter2" not in answer.text
+    assert bucket.asked == []
+    tables.push("ray_train_job", json.dumps(JOB))
+    assert reader.get("/lineage", params=QUERY).status_code == 200
+    assert [one.experiment for one in bucket.asked] == [URI]
+
+
 def test_json_is_strict(reader: TestClient, bucket: Bucket) -> None:
     def no_constant(text: str) -> None:
         raise AssertionError(text)
