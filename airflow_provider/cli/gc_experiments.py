@@ -188,8 +188,12 @@ def _what_is_not_its_own(records: ExperimentRecords) -> str | None:
 
 
 def _next_parents(every: Discovered, known: Sequence[_Read]) -> frozenset[str]:
-    """What the next run of each task would begin from: by the run records, and by when it was last owned where there are none."""
-    by_uri = {_plain(one.found.uri): one for one in known if one.has_checkpoint}
+    """What the next run of each task would begin from: by the run records, and by when it was last owned where there are none.
+
+    Not what gc has begun to delete: its final owner is newer than any run, so it would stay in place of the run's own.
+    """
+    usable = (one for one in known if one.has_checkpoint and not _is_broken_off(one.owner))
+    by_uri = {_plain(one.found.uri): one for one in usable}
     latest: dict[tuple[str, str, int], str] = {}
     for uri, one in sorted(by_uri.items(), key=lambda pair: pair[1].owner.created_at):
         latest[one.task] = uri

@@ -285,3 +285,42 @@ def test_a_deletion_that_broke_off_is_ended_the_next_time(
     assert again.code == OK, again.out
     assert "gc began to delete it before" in items(again, "collect")["old"]
     assert files(old) == {}
+
+
+class Killed(BaseException):
+    """The process is gone: nobody handles that."""
+
+
+def test_a_process_that_dies_before_any_deletion_leaves_what_the_next_one_ends(
+    cli: CommandLine, root: Path, server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little was done: the newest experiment stays, and no try finds checkpoints gone and nothing to say so."""
+    original, number = LocalObjectStore.delete, 0
+    is_alive = False
+    while not is_alive:
+        number, deletions = number + 1, 0
+        place = root / str(number)
+        old, newest = experiment(place, "old", days=90), experiment(place, "newest", days=10)
+        before = files(newest)
+
+        def dies(self: LocalObjectStore, key: str, number: int = number) -> None:
+            nonlocal deletions
+            deletions += 1
+            if deletions >= number:
+                raise Killed
+            original(self, key)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalObjectStore, "delete", dies)
+            try:
+                cli("gc", place, "--experiments", "--apply", "--older-than", "5d")
+                is_alive = True
+            except Killed:
+                assert any(name.startswith("owners/") for name in files(old))
+                if any(name.endswith("model.pt") for name in files(old)):
+                    assert {layout.claim(1, 1), layout.manifest(1, 1)} <= set(files(old))
+        said = cli("gc", place, "--experiments", "--apply", "--older-than", "5d", "--json")
+        assert said.code == OK, said.out
+        assert files(old) == {}, number
+        assert files(newest) == before, number
+    assert number > len(before), "each object's deletion was one of the moments"
