@@ -93,8 +93,8 @@ $(VENV)/.browser: pyproject.toml constraints.txt
 demo: setup  ## Train, kill a worker and the driver, restore, compare (KEEP=1 leaves the UI up)
 	@$(BIN)/python -m tests.demo $(if $(KEEP),--keep)
 
-chaos: setup  ## Faults at every point of a training, on real services (CHAOS_RUNS=n, SEED=n, ONLY="kill driver")
-	$(BIN)/python -m tests.chaos --seed $(SEED) $(if $(CHAOS_RUNS),--runs $(CHAOS_RUNS)) $(if $(ONLY),--only "$(ONLY)")
+chaos: setup  ## Faults at every point of a training, on real services (CHAOS_RUNS=n, SEED=n, ONLY="kill driver", RESULTS=file to go on with)
+	$(BIN)/python -m tests.chaos --seed $(SEED) $(if $(CHAOS_RUNS),--runs $(CHAOS_RUNS)) $(if $(ONLY),--only "$(ONLY)") $(if $(RESULTS),--results "$(RESULTS)")
 
 stops: setup  ## Kill, clear, time-out and eviction, every row, on the real stack
 	$(BIN)/python -m pytest tests/e2e/test_stops.py tests/e2e/test_lost_processes.py $(ARGS)

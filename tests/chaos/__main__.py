@@ -1,14 +1,16 @@
-"""`make chaos`: every pair of target and point, or CHAOS_RUNS of them in the order of SEED; ends with one line of counts."""
+"""`make chaos`: every pair of target and point, or CHAOS_RUNS of them in the order of SEED; ends with one line of counts.
+
+With RESULTS, a file, the reports outlive the command: pairs that it holds as clean are not run again, and are counted.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
-from tests.chaos.run import ChaosRun, Report, unharmed_weights
+from tests.chaos.report import Report, read_reports, write_reports
+from tests.chaos.run import ChaosRun, unharmed_weights
 from tests.chaos.table import chosen, pairs
 from tests.stack.process import StackError
 from tests.stack.services import Stack
@@ -24,8 +26,10 @@ def main() -> int:
         if options.only
         else chosen(count=options.runs, seed=options.seed)
     )
-    sys.stdout.write(f"{len(chosen_pairs)} of {len(pairs())} pairs, seed {options.seed}\n")
-    reports: list[Report] = []
+    reports = [r for r in read_reports(options.results) if r.verdict.is_clean] if options.results else []
+    known = {report.name for report in reports}
+    chosen_pairs = [pair for pair in chosen_pairs if pair.name not in known]
+    sys.stdout.write(f"{len(chosen_pairs)} of {len(pairs())} pairs, seed {options.seed}, {len(known)} known as clean\n")
     broken: list[str] = []
     with Stack(dags=[DAGS], is_gated=True) as stack, stack.airflow.client() as airflow:
         weights = unharmed_weights(stack, airflow)
@@ -39,8 +43,8 @@ def main() -> int:
                 continue
             reports.append(report)
             _say(_line(report))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(r) for r in reports], indent=1))
+            if options.results:
+                write_reports(options.results, reports)
     _say(_summary(reports, broken))
     return 0 if not broken and all(r.verdict.is_clean for r in reports) else 1
 
@@ -50,7 +54,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="how many pairs; default: all")
     parser.add_argument("--seed", type=int, default=0, help="decides the order, and so which ones")
     parser.add_argument("--only", help="pairs whose name contains this, for example 'kill driver'")
-    parser.add_argument("--json", type=Path, help="write the reports to a file")
+    parser.add_argument(
+        "--results", type=Path, help="a file of reports to go on with: what it holds as clean is not run"
+    )
     return parser.parse_args()
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.faults import NothingToStrike, Struck, Target, away, freeze, kill_raylet, refuse, slow, strike
 from tests.chaos.observer import Observer
 from tests.chaos.points import TRIGGERS
+from tests.chaos.report import Report
 from tests.chaos.table import Pair, Way
-from tests.chaos.verdict import Ended, Verdict, judge
+from tests.chaos.verdict import Ended, judge
 from tests.stack.gate import Seen, wait_for_hold
 from tests.stack.process import StackError, wait_until
 from tests.stack.ray_cluster import RayNode
@@ -26,18 +26,6 @@ EPOCHS = 6
 LIMIT_S = 300.0
 _WAYS = {Way.KILL: strike, Way.FREEZE: freeze, Way.REFUSE: refuse, Way.SLOW: slow}
 _LIVE = frozenset({"PENDING", "RUNNING"})
-
-
-@dataclass(frozen=True)
-class Report:
-    """One run, for the table."""
-
-    name: str
-    fault: str
-    tries: int
-    attempts: int
-    seconds: float
-    verdict: Verdict
 
 
 def unharmed_weights(stack: Stack, airflow: AirflowClient) -> dict[str, Any]:
@@ -173,6 +161,16 @@ class ChaosRun:
             if not service.is_alive():
                 service.start()
         self.stack.airflow.wait_until_healthy()
+        if self._run is not None:
+            self._end(self._run)
+
+    def _end(self, run: TrainingRun) -> None:
+        """A run that did not end by itself must not meet the next one's gates and observer."""
+        if run.task()["state"] in {"success", "failed"}:
+            return
+        self.airflow.set_dag_run_state(run.dag_id, run.run_id, "failed")
+        if live := self._live_jobs():
+            raise StackError(f"{self.pair.name} left {', '.join(live)} behind: what comes next would meet it")
 
 
 def _thaw(struck: Struck) -> None:

@@ -13,8 +13,9 @@ import pytest
 from tests.chaos.faults import NothingToStrike, Target, slow
 from tests.chaos.observer import Event
 from tests.chaos.points import Point
+from tests.chaos.report import Report, read_reports, write_reports
 from tests.chaos.table import FIXED, FREEZES, Pair, markdown, pairs, reason_against
-from tests.chaos.verdict import Ended, judge
+from tests.chaos.verdict import Ended, Verdict, judge
 from tests.stack.gate import Gate
 from tests.stack.process import free_port
 from tests.support.training_run import TrainingRun
@@ -123,3 +124,15 @@ def test_a_slow_network_that_nobody_used_proves_nothing(num_requests: int) -> No
         with nullcontext() if num_requests else pytest.raises(NothingToStrike):
             struck.recover()
         assert gate.delay_s == 0
+
+
+def test_reports_outlive_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "chaos.json"
+    assert read_reports(file) == []
+    reports = [
+        Report("kill driver at the end", "pids [1]", 2, 2, 41.5, Verdict()),
+        Report("kill head after POST", "session s", 2, 2, 98.0, Verdict(lost=["epoch 3"], orphans=["driver 7"])),
+    ]
+    write_reports(file, reports)
+    assert read_reports(file) == reports
+    assert [report.verdict.is_clean for report in read_reports(file)] == [True, False]
