@@ -56,6 +56,8 @@ def judge(events: Sequence[Event], ended: Ended) -> Verdict:
         verdict.lost.append(f"epochs {repeated} were committed twice: their first commit was not restored")
     committed = {name for event in events if event.kind == "manifest" for name in event.names}
     claimed = {event.rank for event in events if event.kind == "claim"}
+    if not (committed and claimed):
+        verdict.other.append(f"no order to judge: {len(claimed)} claims and {len(committed)} commits were observed")
     if missing := committed - set(ended.epochs):
         verdict.other.append(f"the lineage lacks committed checkpoints {sorted(missing)}")
     if missing_attempts := claimed - ended.lineage_attempts:

@@ -91,6 +91,13 @@ def test_everything_else_is_told() -> None:
         assert judge(GOOD, replace(ENDED, **change)).other, change  # type: ignore[arg-type]
 
 
+def test_an_observer_that_saw_nothing_proves_nothing() -> None:
+    """Records that moved to other keys must not make every run a clean one."""
+    assert judge([], ENDED).other
+    assert judge([event for event in GOOD if event.kind != "manifest"], ENDED).other
+    assert judge([event for event in GOOD if event.kind == "manifest"], ENDED).other
+
+
 def test_the_fixed_runs_cover_what_every_test_run_must() -> None:
     """At least ten, with driver, training worker, Airflow worker, triggerer, store, and one SIGSTOP."""
     assert len(set(FIXED)) >= 10
