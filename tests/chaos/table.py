@@ -74,8 +74,6 @@ def reason_against(pair: Pair) -> str | None:
         return "it has ended: the driver writes the outcome after the fit"
     if pair.target is Target.CONTROLLER and pair.point is Point.END:
         return "it has ended: the driver writes the outcome after the fit"
-    if pair.target is Target.TRIGGERER and pair.point in _BEFORE_JOB | {Point.AFTER_POST}:
-        return "nothing is deferred yet: the worker holds the request"
     return None
 
 
