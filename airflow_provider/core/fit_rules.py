@@ -166,11 +166,18 @@ class RestoreProof:
     reason: str
     is_declared: bool
     """False: the metric was guessed, so a "no" is a warning and not a failure."""
+    metric: str | None = None
+    """The one that was compared."""
 
     @property
     def outcome(self) -> Literal["yes", "no", "unknown"]:
         """What the outcome says: a guess accuses nobody, a `step` may well begin anew in each epoch."""
         return "unknown" if self.proven == "no" and not self.is_declared else self.proven
+
+    @property
+    def fallen_metric(self) -> str | None:
+        """The declared metric that fell."""
+        return self.metric if self.outcome == "no" else None
 
 
 def prove_restore(restored: Mapping[str, Any], reported: Mapping[str, Any], *, declared: str | None) -> RestoreProof:
@@ -181,7 +188,10 @@ def prove_restore(restored: Mapping[str, Any], reported: Mapping[str, Any], *, d
     if declared and declared not in restored and declared not in reported:
         guess = prove_restore(restored, reported, declared=None)
         return RestoreProof(
-            guess.proven, f"progress_metric {declared!r} is not reported; {guess.reason}", is_declared=False
+            guess.proven,
+            f"progress_metric {declared!r} is not reported; {guess.reason}",
+            is_declared=False,
+            metric=guess.metric,
         )
     names = (declared,) if declared else GUESSED_PROGRESS
     for name in names:
@@ -190,8 +200,8 @@ def prove_restore(restored: Mapping[str, Any], reported: Mapping[str, Any], *, d
             continue
         if after < before:
             reason = f"{name} fell from {before:g} in the restored checkpoint to {after:g}: the loop began again"
-            return RestoreProof("no", reason, declared is not None)
-        return RestoreProof("yes", f"{name} went on from {before:g} to {after:g}", declared is not None)
+            return RestoreProof("no", reason, declared is not None, name)
+        return RestoreProof("yes", f"{name} went on from {before:g} to {after:g}", declared is not None, name)
     what = f"{declared} is not a number in both" if declared else "no progress metric in both"
     return RestoreProof("unknown", f"{what} the restored checkpoint and the first report", declared is not None)
 

@@ -295,6 +295,8 @@ class OutcomeRecord(Record):
     latest_checkpoint: CheckpointName | None = None
     best_checkpoint: CheckpointName | None = None
     restore_proven: Literal["yes", "no", "unknown"] = "unknown"
+    fallen_metric: Shown | None = None
+    """The declared progress metric that fell after a restore: what was committed behind its fall had begun again."""
     num_fits: Number = 0
     num_restarts: Number = 0
     fenced: bool = True

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.manifest import Manifest, ManifestEntry, finite
 from airflow_provider.core.records import (
@@ -29,6 +30,8 @@ class AttemptCheckpoints:
     ref: AttemptRef
     manifest: Manifest | None = None
     recorded: tuple[CheckpointEntry, ...] = ()
+    fallen_metric: str | None = None
+    """Of its outcome."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,28 @@ def _by_policy(usable: list[Candidate], policy: RestorePolicy) -> list[Candidate
         raise InvalidConfig("restore='best' needs a metric", change="name one: restore={'mode': 'best', 'metric': ...}")
     scored = [(score, c) for c in usable if (score := finite(c.metrics.get(policy.metric))) is not None]
     return [c for _, c in sorted(scored, key=lambda pair: pair[0], reverse=policy.order == "max")]
+
+
+def began_again(attempts: Sequence[AttemptCheckpoints]) -> dict[str, str]:
+    """Why checkpoints of the newest manifest are not gone on from: their loop ignored what was restored.
+
+    They are the newest by order and stand at the beginning: after a repair of the loop, a try that went on from them would
+    have begun again in silence. Only a fall at a commit of the attempt's own counts: a restore of an older one is no fall.
+    """
+    newest = newest_manifest(attempts)
+    if newest is None or newest.manifest is None or newest.fallen_metric is None:
+        return {}
+    found: dict[str, str] = {}
+    before, why = None, ""
+    for entry in registration_order(newest.manifest):
+        value = finite(entry.metrics.get(newest.fallen_metric))
+        is_own = layout.is_of(newest.ref.attempt, entry.name) and layout.copied_from(entry.name) is None
+        if is_own and not why and value is not None and before is not None and value < before:
+            why = f"its loop began again: {newest.fallen_metric} fell from {before:g} to {value:g}"
+        if is_own and why:
+            found[entry.name] = why
+        before = value if value is not None else before
+    return found
 
 
 def verify(candidate: Candidate, found: Iterable[CheckpointFile]) -> Verdict:

@@ -118,6 +118,7 @@ class Ending:
             latest_checkpoint=latest,
             best_checkpoint=best,
             restore_proven=self.scribe.proof.outcome if self.scribe.proof else "unknown",
+            fallen_metric=self.scribe.proof.fallen_metric if self.scribe.proof else None,
             num_fits=facts.num_fits,
             num_restarts=progress.num_restarts,
             fenced=facts.fenced,

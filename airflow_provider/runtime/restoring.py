@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -27,6 +27,7 @@ from airflow_provider.core.restore import (
     Quarantine,
     RestorePoint,
     Verdict,
+    began_again,
     candidates,
     conclude,
     quarantine_for,
@@ -118,14 +119,16 @@ def _read_attempt(store: ExperimentStore, g: int, n: int, *, say: Say) -> Earlie
     own = [f"attempts/{n:06d}/{name}" for name in store.folders(layout.attempt(g, n)) if name != "records"]
     plain = [] if is_fenced else [f for f in store.folders(layout.generation(g)) if f not in ("attempts", "quarantine")]
     ref = AttemptRef(generation=g, attempt=n)
+    outcome = store.read_record(OutcomeRecord, layout.outcome(g, n))
     return EarlierAttempt(
         ref=ref,
         checkpoints=AttemptCheckpoints(
             ref=ref,
             manifest=None if body is None else parse_manifest(body, key=key),
             recorded=tuple(_recorded(store, g, n, say=say)),
+            fallen_metric=outcome.fallen_metric if outcome else None,
         ),
-        outcome=store.read_record(OutcomeRecord, layout.outcome(g, n)),
+        outcome=outcome,
         folders=(*own, *plain),
         is_fenced=is_fenced,
     )
@@ -168,7 +171,8 @@ def resolve(
     skipped: list[SkippedCheckpoint] = []
     # Of a retired one a copy is restored: that is what was set aside.
     ranked = [c for c in ranked if not (c.is_retired and layout.copy_name(ref.attempt, c.name) in quarantine.banned)]
-    chosen, verdict = _first_usable(store, ref, ranked, skipped, policy=policy)
+    worthless = began_again(known) if policy.mode != "explicit" else {}
+    chosen, verdict = _first_usable(store, ref, ranked, skipped, worthless=worthless, policy=policy)
     is_rolled_back = chosen is not None and policy.on_corrupt == "rollback"
     for bad in skipped:
         # Where the run is refused instead, a person may repair the objects: no quarantine must pass them over then.
@@ -220,6 +224,7 @@ def _first_usable(
     ranked: Sequence[Candidate],
     skipped: list[SkippedCheckpoint],
     *,
+    worthless: Mapping[str, str],
     policy: RestorePolicy,
 ) -> tuple[Candidate | None, Verdict | None]:
     for candidate in ranked:
@@ -228,6 +233,8 @@ def _first_usable(
         if candidate.is_retired and not found:
             continue  # pruned
         verdict = verify(candidate, _with_expected_etags(store, folder, candidate, found))
+        if candidate.name in worthless:
+            verdict = Verdict(is_usable=False, why=worthless[candidate.name])
         usable = candidate
         if verdict.is_usable and candidate.is_retired:
             usable, verdict = _copied(store, ref, candidate)

@@ -20,6 +20,7 @@ from airflow_provider.core.restore import (
     Candidate,
     RestorePoint,
     Verdict,
+    began_again,
     candidates,
     conclude,
     quarantine_for,
@@ -49,6 +50,7 @@ def scan_restore_point(
         raise _naming_checkpoints(records, error) from error
     quarantine = quarantine_for(ref.attempt, records.quarantined(ref.generation).values())
     considered = candidates(attempts, policy=policy, quarantine=quarantine)
+    worthless = began_again(attempts) if policy.mode != "explicit" else {}
     skipped: list[SkippedCheckpoint] = []
     chosen: Candidate | None = None
     verdict: Verdict | None = None
@@ -56,6 +58,9 @@ def scan_restore_point(
     for candidate in considered:
         if candidate.is_retired and candidate.name not in folders:
             continue  # retention deleted it: pruned is not corrupt
+        if candidate.name in worthless:
+            skipped.append(SkippedCheckpoint(checkpoint=candidate.name, why=worthless[candidate.name]))
+            continue
         files = _files(records, ref.generation, candidate.name)
         verdict = verify(_with_record(records, ref, candidate), files)
         if verdict.is_usable:
@@ -128,9 +133,12 @@ def _attempts(records: ExperimentRecords, ref: AttemptRef, newest: AttemptRecord
     for number in range(ref.attempt - 1, 0, -1):
         older = AttemptRef(generation=ref.generation, attempt=number)
         manifest = read_manifest(records, older, known=newest)
-        found.append(AttemptCheckpoints(ref=older, manifest=manifest))
         if manifest is not None:
-            return found
+            is_known = newest is not None and newest.ref == older
+            outcome = newest.outcome if newest is not None and is_known else records.outcome(older)
+            fallen = outcome.fallen_metric if outcome is not None else None
+            return [*found, AttemptCheckpoints(ref=older, manifest=manifest, fallen_metric=fallen)]
+        found.append(AttemptCheckpoints(ref=older))
     return [
         AttemptCheckpoints(
             ref=a.ref, recorded=tuple(e for s in records.segments(a.ref).values() for e in s.checkpoints)

@@ -108,7 +108,7 @@ class FakeDriver:
         """Commit what the outcome reports, then end as it says, or go on."""
         for metrics in outcome.reports:
             self._commit(metrics)
-            if self.proof is not None and self.proof.proven == "no" and self.proof.is_declared:
+            if self.proof is not None and self.proof.outcome == "no":
                 reason = f"{self.proof.reason}; the training loop must load ray.train.get_checkpoint()"
                 self._conclude(OutcomeState.FAILED, Failure(kind=FailureKind.USER, reason=reason), exit_code=1)
                 return
@@ -231,7 +231,8 @@ class FakeDriver:
             num_commits=len(self.committed),
             latest_checkpoint=self.manifest.latest.name if self.manifest.latest else None,
             best_checkpoint=best,
-            restore_proven=self.proof.proven if self.proof else "unknown",
+            restore_proven=self.proof.outcome if self.proof else "unknown",
+            fallen_metric=self.proof.fallen_metric if self.proof else None,
             num_fits=1,
             train_version=self.spec.training.train_version.value,
             ray_version=RAY_VERSION,

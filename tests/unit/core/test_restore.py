@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
 from airflow_provider.core.records import CheckpointFile, RestorePolicy, SkippedCheckpoint
@@ -17,6 +19,7 @@ from airflow_provider.core.restore import (
     Candidate,
     Quarantine,
     RestorePoint,
+    began_again,
     candidates,
     conclude,
     newest_manifest,
@@ -327,3 +330,39 @@ def test_a_copy_of_a_retired_checkpoint_is_added_as_the_latest() -> None:
 
 def test_from_the_start_the_manifest_is_empty() -> None:
     assert start_manifest([left(1)], point=RestorePoint(None, "first"), on_disk=frozenset({"junk"})) == Manifest()
+
+
+# --- a loop that began again --------------------------------------------------------------------------------------
+
+
+def began(*listed: tuple[str, Any], metric: str | None = "epoch") -> dict[str, str]:
+    """What attempt 2 of this manifest committed after it had begun again."""
+    entries = tuple(ManifestEntry(name, {} if epoch is None else {"epoch": epoch}) for name, epoch in listed)
+    return began_again([replace(left(2, Manifest(entries, entries[-1])), fallen_metric=metric)])
+
+
+A1, A2 = "attempts/000001", "attempts/000002"
+
+
+def test_all_that_was_committed_behind_the_fall_began_again() -> None:
+    """Also what had caught up: the loop had ignored the checkpoint all the same."""
+    assert began((f"{A1}/c4", 4), (f"{A2}/c5", 5), (f"{A2}/c0", 0), (f"{A2}/c9", 9)) == {
+        f"{A2}/c0": "its loop began again: epoch fell from 5 to 0",
+        f"{A2}/c9": "its loop began again: epoch fell from 5 to 0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("listed", "metric"),
+    [
+        (((f"{A1}/c4", 4), (f"{A2}/c0", 0)), None),
+        (((f"{A1}/c4", 4), (f"{A2}/c0", 0)), "step"),
+        (((f"{A1}/c4", 4), (f"{A1}/c2", 2), (f"{A2}/c3", 3)), "epoch"),
+        (((f"{A1}/c4", 4), (layout.copy_name(2, f"{A1}/c2"), 2), (f"{A2}/c3", 3)), "epoch"),
+        (((f"{A2}/c0", 0), (f"{A2}/c1", 1)), "epoch"),
+        (((f"{A1}/c4", 4), (f"{A2}/c5", None), (f"{A2}/c6", 6)), "epoch"),
+    ],
+    ids=["not said", "not reported", "restored an older one", "restored a copy", "nothing before it", "a gap"],
+)
+def test_what_went_on_from_where_it_was_restored_did_not_begin_again(listed: Any, metric: str | None) -> None:
+    assert began(*listed, metric=metric) == {}

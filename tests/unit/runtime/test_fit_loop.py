@@ -13,7 +13,7 @@ from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.records import AttemptRef, OutcomeState, RestoredRecord
 from airflow_provider.runtime.events import ReportEvent, append_event
 from airflow_provider.runtime.restoring import read_attempts
-from tests.support.fit_world import AT, FakeRay, World, ends, fails
+from tests.support.fit_world import AT, FakeRay, World, ends, fails, quarantine
 
 
 @pytest.fixture
@@ -131,6 +131,28 @@ def test_loop_that_begins_again_is_fatal(world: World) -> None:
     assert [failure.kind for failure in fatal] == [FailureKind.USER]
     assert "epoch fell from 4 in the restored checkpoint to 0" in fatal[0].reason
     assert second.ending.outcome(OutcomeState.FAILED, fatal[0]).restore_proven == "no"
+
+
+def test_what_a_loop_committed_that_began_again_is_not_gone_on_from(world: World) -> None:
+    """G2: it is newer than the checkpoint that it ignored, and worth nothing; the next attempt says so and goes past it."""
+    first, _ = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3, 4), max_refits=0)
+    first.run()
+
+    def ignores(ray: FakeRay) -> None:
+        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
+        ray.commit(0)
+        ray.commit(1)
+
+    second, _ = world.attempt(2, ignores)
+    fatal: list[Failure] = []
+    second.scribe.on_fatal = fatal.append
+    second.run()
+    second.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+    third, ray = world.attempt(3, ends(5))
+    third.run()
+    assert ray.starts == ["attempts/000001/checkpoint_4"]
+    assert "epoch fell from 4 to 0" in quarantine(world, 0, attempt=2).reason
+    assert "epoch fell from 4 to 0" in quarantine(world, 1, attempt=2).reason
 
 
 def test_earlier_attempts_are_read_in_order(world: World) -> None:

@@ -21,12 +21,13 @@ from airflow_provider.storage.restore_scan import scan_restore_point
 from tests.support.counting_store import CountingStore
 from tests.support.experiment import NOW, claim
 from tests.support.memory_store import MemoryStore
+from tests.support.records import outcome
 
 THIRD = AttemptRef(generation=1, attempt=3)
 
 
-def manifest(*names: str) -> bytes:
-    entries = [{"version": 0, "checkpoint_dir_name": n, "metrics": {}} for n in names]
+def manifest(*names: str, **metrics: dict[str, float]) -> bytes:
+    entries = [{"version": 0, "checkpoint_dir_name": n, "metrics": metrics.get(n, {})} for n in names]
     return json.dumps({"checkpoint_results": entries, "latest_checkpoint_result": entries[-1]}).encode()
 
 
@@ -54,8 +55,9 @@ class Bucket:
         body = RecordSegment(checkpoints=tuple(self.entries[attempt]), written_at=NOW).body()
         self.store.write(f"g000001/attempts/{attempt:06d}/records/000001.json", body)
 
-    def list_in(self, attempt: int, *checkpoints: str) -> None:
-        self.store.write(f"g000001/attempts/{attempt:06d}/checkpoint_manager_snapshot.json", manifest(*checkpoints))
+    def list_in(self, attempt: int, *checkpoints: str, **metrics: dict[str, float]) -> None:
+        body = manifest(*checkpoints, **metrics)
+        self.store.write(f"g000001/attempts/{attempt:06d}/checkpoint_manager_snapshot.json", body)
 
     def scan(self, **policy: Any) -> Any:
         return scan_restore_point(ExperimentRecords(self.store), ref=THIRD, policy=RestorePolicy(**policy))
@@ -88,6 +90,20 @@ def test_a_truncated_latest_rolls_back_and_says_so(bucket: Bucket) -> None:
     assert point.candidate.name == name(1, 1)
     assert [s.checkpoint for s in point.skipped] == [name(2, 2)]
     assert "3 bytes instead of 7" in point.skipped[0].why
+
+
+def test_what_a_loop_committed_that_began_again_is_passed_over_and_said(bucket: Bucket) -> None:
+    """As the driver does: the plan and the claim must not name another checkpoint than the one that is restored."""
+    good, again = name(1, 4), name(2, 0)
+    for checkpoint in (good, again):
+        bucket.put(checkpoint)
+    bucket.list_in(2, good, again, **{good: {"epoch": 4}, again: {"epoch": 0}})
+    assert bucket.scan().candidate.name == again, "nobody said that it began again"
+    bucket.store.write("g000001/attempts/000002/outcome.json", outcome("failed", fallen_metric="epoch").body())
+    point = bucket.scan()
+    assert point.candidate.name == good
+    assert [(s.checkpoint, s.why) for s in point.skipped] == [(again, "its loop began again: epoch fell from 4 to 0")]
+    assert bucket.scan(mode="explicit", checkpoint=again).candidate.name == again, "a person may wish it"
 
 
 def test_on_corrupt_fail_refuses_to_roll_back(bucket: Bucket) -> None:

@@ -243,6 +243,8 @@ def test_checks_of_a_result_are_made(ray_train_cluster: RayTrainCluster) -> None
         operator(progress_metric="epoch"), outcomes=[DriverLost({"epoch": 4}), Succeeds({"epoch": 5})]
     )
     assert proven.return_value["restore_proven"] == "yes"
+    guessed = ray_train_cluster.run(operator(), outcomes=[DriverLost({"step": 4}), Succeeds({"step": 0})])
+    assert guessed.return_value["restore_proven"] == "unknown", "a metric that nobody declared accuses nobody"
     stalled = ray_train_cluster.run(operator(stall_timeout_s=600.0, retries=1), outcomes=[NeverEnds({"epoch": 0})] * 2)
     assert [one.xcoms["ray_train_failure"]["kind"] for one in stalled.tries] == ["stalled", "stalled"]
 
