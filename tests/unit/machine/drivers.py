@@ -14,7 +14,7 @@ from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.runtime.claim_watch import ClaimWatch
 from airflow_provider.runtime.driver import Driver
 from airflow_provider.runtime.ending import Ending
-from airflow_provider.runtime.events import CommitEvent, append_event
+from airflow_provider.runtime.events import CommitEvent, ReportEvent, append_event
 from airflow_provider.runtime.fit_loop import FitLoop
 from airflow_provider.runtime.restoring import Resolved
 from airflow_provider.runtime.scribe import Scribe
@@ -100,10 +100,15 @@ class SteppedRay(FakeRay):
 
     driver: DriverProcess = None  # type: ignore[assignment]
     entries: list[ManifestEntry] = field(default_factory=list)
+    epoch: int = 0
+    """That the loop does next."""
+    has_reported: bool = False
 
     def fit(self, start: Resolved, *, fit: int) -> None:
         self.starts.append(start.checkpoint)
         self.entries = list(start.manifest.entries)
+        restored = start.point.candidate
+        self.epoch, self.has_reported = (int(restored.metrics["epoch"]) + 1 if restored else 0), False
         scribe = self.driver.driver.scribe
         while scribe.afterthoughts and not self.driver.lags:
             scribe.afterthoughts.pop(0)()
@@ -112,12 +117,19 @@ class SteppedRay(FakeRay):
             if what == "finish":
                 return
             if what == "commit":
-                self.commit(self.driver.num_commits)
+                self.commit(self.epoch)
+            elif what == "begin again":
+                self._begin_again()
             else:
                 raise RayJobFailed("the fit ended", failure=_FAILURES[what])
 
+    def _begin_again(self) -> None:
+        """A loop that looks at no checkpoint: told by its first report, if what it ignored lies further on."""
+        if not self.has_reported and self.epoch > 1:
+            self.epoch, self.driver.began_again = 0, True
+
     def commit(self, epoch: int) -> None:
-        name = f"attempts/{self.ref.attempt:06d}/checkpoint_{epoch:06d}"
+        name = f"attempts/{self.ref.attempt:06d}/checkpoint_{self.driver.num_commits:06d}"
         generation = layout.generation(self.ref.generation)
         self._ask()
         for file in FILES:
@@ -129,6 +141,9 @@ class SteppedRay(FakeRay):
         self.store.write(self.manifest_key, manifest.body(ray_version="2.60.0"))
         self.entries = kept
         at = self.driver.world.clocks.driver()
+        if not self.has_reported:
+            append_event(self.events_path, ReportEvent(at=at, metrics={"epoch": epoch}))
+        self.epoch, self.has_reported = epoch + 1, True
         append_event(self.events_path, CommitEvent(at=at, checkpoint=name, metrics={"epoch": epoch}))
         if not self.driver.lags:
             self.driver.driver.scribe.settle()
@@ -165,6 +180,8 @@ class DriverProcess:
     is_over: bool = False
     code: int | None = None
     num_commits: int = 0
+    began_again: bool = False
+    """Its loop ignored what was restored."""
     driver: SteppedDriver = None  # type: ignore[assignment]
     threads: list[Process] = field(default_factory=list)
     is_stop_asked: bool = False

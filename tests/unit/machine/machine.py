@@ -4,13 +4,12 @@ The product's code runs between fakes: operator, session, try, `on_kill`, trigge
 driver with its claim watch, restore, fit loop, records and outcome. Each call to the bucket, the cluster or Airflow is a
 place where a process may freeze, die, fail, or lose the answer. What really happened is kept beside it (`truth.py`):
 
-- G1 (also: a replaced process publishes nothing), G2, G3, G5, G6, G9, G10, G12: where the effect happens;
+- G1 (also: a replaced process publishes nothing), G2, G3, G5, G6, G8, G9, G10, G12: where the effect happens;
 - G4: stops where they are recorded; orphans at the end, when whatever would end a job has had its turn;
 - G7: at the end, from the bucket alone;
 - G11: at each write to the bucket; XComs, state store, trigger rows and jobs at the end. The logs are not looked at here.
 
-Not here: G8, whose metrics have tests of their own (`tests/unit/runtime/test_fit_loop.py`), and what needs a real Ray:
-the fence in its filesystem (`tests/unit/runtime/test_fencing.py`).
+Not here is what needs a real Ray: the fence in its filesystem (`tests/unit/runtime/test_fencing.py`).
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class TrainingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.drivers("RUNNING"))
     @rule(
         which=WHICH,
-        what=st.sampled_from(["commit", "commit", "commit", "finish", "node", "error", "poison"]),
+        what=st.sampled_from(["commit", "commit", "commit", "finish", "node", "error", "poison", "begin again"]),
         until=st.sampled_from(["train", "train", "manifest", "delete", "outcome", "restored", "end"]),
     )
     def training_goes_on(self, which: int, what: str, until: str) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 from airflow_provider.core import classify, failure
 from airflow_provider.core.errors import RecordUnreadable, StoreUnreachable
 from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.fit_rules import RestoreProof
 from airflow_provider.core.records import StopRecord
 from airflow_provider.core.restore import Verdict
 from airflow_provider.hooks import stop
 from airflow_provider.hooks.stop import StopResult
 from airflow_provider.operators.training_try import TrainingTry
-from airflow_provider.runtime import fit_loop, restoring
+from airflow_provider.runtime import fit_loop, restoring, scribe
 from airflow_provider.triggers import ray_train as trigger_module
 from tests.support.experiment import NOW
 from tests.unit.machine import stages
@@ -132,6 +133,11 @@ def secrets_are_repeated(world: World) -> None:
     world.patches.setattr(classify, "redact", lambda text: text)
 
 
+def restores_are_not_proven(world: World) -> None:
+    proof = RestoreProof("yes", "nobody looked", is_declared=True)
+    world.patches.setattr(scribe, "prove_restore", lambda *_, **__: proof)
+
+
 MISTAKES = [
     Mistake("stop without owner check", stop_without_owner_check, "G4", stages.training, ("airflow", "people")),
     Mistake(
@@ -142,5 +148,6 @@ MISTAKES = [
     Mistake("restores the unverified", restores_the_unverified, "G3", stages.dead_driver, ("breaks", "airflow")),
     Mistake("attaching extends the deadline", attaching_extends_the_deadline, "G10", stages.training, ("people",)),
     Mistake("user errors are retried", user_errors_are_retried, "G6", stages.training, ("airflow",)),
+    Mistake("restores are not proven", restores_are_not_proven, "G8", stages.going_on),
     Mistake("secrets are repeated", secrets_are_repeated, "G11", stages.training, ("airflow",)),
 ]

@@ -51,6 +51,14 @@ def restoring(world: World) -> None:
     world.go(driver.main, "list attempts")
 
 
+def going_on(world: World) -> None:
+    """The same as restored, and the next attempt is about to train."""
+    restored(world)
+    driver = world.drivers[-1]
+    world.place(driver)
+    world.go(driver.main, "train")
+
+
 def finished(world: World) -> None:
     """The training's result is accepted and published."""
     training(world)

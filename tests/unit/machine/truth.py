@@ -59,7 +59,7 @@ class Checkpoint:
 
     progress: tuple[int, int, int]
     is_good: bool
-    """Committed while no newer claim existed."""
+    """Committed while no newer claim existed, by a loop that had not begun again."""
     damage: str = ""
     damaged_at: int = 0
     is_deleted: bool = False
@@ -201,6 +201,10 @@ class Truth:
         elif key == layout.outcome(*rank):
             record = OutcomeRecord.parse(body, key=key)
             attempt.failure = record.failure.kind if record.failure else None
+            if driver.began_again and record.state is OutcomeState.SUCCESS:
+                self.broken(f"G8 {driver.name} ends well although its loop began again")
+            if record.restore_proven == "no" and not driver.began_again:
+                self.broken(f"G8 {driver.name} is said to have begun again, and went on")
             if record.state is OutcomeState.SUCCESS and not self.is_superseded(rank):
                 attempt.success_at = self.now
 
@@ -210,7 +214,7 @@ class Truth:
             is_own = name.startswith(f"attempts/{number:06d}/checkpoint_")
             if is_own and (generation, name) not in self.checkpoints:
                 progress = (generation, number, int(name[-6:]))
-                is_good = not self.is_superseded(driver.spec.ref.rank)
+                is_good = not self.is_superseded(driver.spec.ref.rank) and not driver.began_again
                 self.checkpoints[generation, name] = Checkpoint(progress, is_good)
 
     def is_known_window(self, process: Process, key: str) -> bool:

@@ -192,6 +192,7 @@ class World:
             conn_id="ray",
             train_loop="pkg.mod:loop",
             checkpoint_config={"num_to_keep": drivers.KEEP},
+            progress_metric="epoch",
             timeout_s=TIMEOUT_S,
             stream_logs=False,
             deferrable=self.deferrable,
