@@ -6,7 +6,7 @@ import pytest
 
 from tests.model.configurations import CONFIGURATIONS
 from tests.model.decisions import Counters, Facts, decide
-from tests.model.explore import explore, find
+from tests.model.explore import STUCK, TRY_STEPS, explore, find
 from tests.model.findings import FINDINGS
 from tests.model.mistakes import MISTAKES
 from tests.model.restore import Files, Left, resolve_point
@@ -31,6 +31,13 @@ def test_each_seeded_mistake_is_found_with_its_trace(name: str) -> None:
     traces = [trace for violation, trace in found.violations.items() if violation.startswith(mistake.finds)]
     assert traces, f"not found in {mistake.configuration}: {list(found.violations)}"
     assert len(traces[0]) > 5
+
+
+def test_a_state_without_a_way_to_an_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a try that waits never looks again. No seeded mistake is of this kind: without this the check could see nothing."""
+    monkeypatch.setitem(TRY_STEPS, "wait", lambda *_: iter(()))
+    found = explore(CONFIGURATIONS["silence"].small)
+    assert list(found.violations) == [STUCK]
 
 
 def test_each_story_of_the_protocol_has_a_seeded_mistake() -> None:
