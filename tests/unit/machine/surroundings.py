@@ -21,7 +21,7 @@ from tests.support.experiment import NOW
 from tests.support.fake_airflow import MARKER_KEY, FakeStateStore, FakeTaskInstance, refused
 from tests.support.fake_jobs_client import FakeJobsClient, job
 from tests.support.memory_store import MemoryStore
-from tests.unit.machine.processes import Call
+from tests.unit.machine.processes import Call, Killed
 
 if TYPE_CHECKING:
     from tests.unit.machine.airflow import Airflow, TryRun
@@ -75,8 +75,12 @@ class Bucket(MemoryStore):
         )
 
     def _put(self, key: str, body: bytes) -> str:
+        process = self._world.scheduler.current
+        if process is not None and self._world.truth.is_known_window(process, key):
+            process.is_killed = True
+            raise Killed
         etag = super()._put(key, body)
-        self._world.truth.wrote(self._world.scheduler.current, key, body)
+        self._world.truth.wrote(process, key, body)
         return etag
 
     def delete(self, key: str) -> None:

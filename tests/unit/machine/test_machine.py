@@ -12,8 +12,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.unit.machine.airflow import RETRIES
+from tests.unit.machine.drivers import DriverProcess
 from tests.unit.machine.machine import TrainingMachine
 from tests.unit.machine.mistakes import MISTAKES, Mistake
+from tests.unit.machine.world import World
 
 TIMES = int(os.environ.get("MACHINE_TIMES", "0"))
 STORIES, STEPS = 100, 30
@@ -37,6 +40,28 @@ def stories(number: int, **changes: object) -> settings:
 @pytest.mark.timeout(3_600 if TIMES else 120)
 def test_no_story_breaks_a_guarantee() -> None:
     run_state_machine_as_test(TrainingMachine, settings=stories(STORIES))
+
+
+def test_a_story_stops_short_of_the_open_finding() -> None:
+    """Two runs of one attempt that both looked before either wrote: the second dies there, so that it hides nothing else."""
+    world = World(deferrable=True, lags=False)
+    try:
+        world.airflow.start_try(1, RETRIES, 0)
+        world.go(world.processes[0])
+        (first,) = world.drivers
+        twin = DriverProcess(world, first.spec, 2, lags=False)
+        world.drivers.append(twin)
+        for point in ("alive", "manifest"):
+            for driver in (first, twin):
+                if driver.status == "PENDING":
+                    world.place(driver)
+                world.go(driver.main, point)
+        world.go(first.main, "train")
+        world.go(twin.main, "train")
+        assert (first.is_over, twin.is_over) == (False, True)
+        assert world.truth.violations == []
+    finally:
+        world.close()
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))
