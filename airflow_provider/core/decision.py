@@ -225,6 +225,11 @@ def decide_submission(
     accepted = collected.accepted if collected else None
     if is_success and accepted is None:
         return Collect(ref, job_id, f"{ref} finished with success and nobody published it yet")
+    if is_success and accepted and collected is not None and collected.published is False:
+        # The task failed before its result was out, so whoever cleared it never saw a finished training.
+        return Finished(
+            ref, job_id, f"{ref} finished and was accepted, but never published: publishing, training nothing"
+        )
     clear = detect_clear(me, newest.acting_owner, on_clear=on_clear)
     if is_success and not clear.is_clear:
         if accepted:

@@ -318,8 +318,13 @@ class CollectedRecord(Record):
     job_status: Shown | None = None
     job_message: Shown = ""
     accepted: bool | None = None
-    """None until all checks ran; True published; False refused for `refused_because`."""
+    """None until all checks ran; True: the result may be published; False: refused for `refused_because`."""
     refused_because: Shown | None = None
+    published: bool | None = None
+    """Of an accepted result: False until a try has published it, so that a clear in between publishes and trains nothing.
+
+    None where nothing was accepted, and in records of older releases, which did not say.
+    """
     written_at: UtcTime
 
 

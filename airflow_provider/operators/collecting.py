@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.core import layout
 from airflow_provider.core.classify import classify_job
 from airflow_provider.core.decision import stopped_outside
-from airflow_provider.core.errors import RayJobFailed, RayTrainError
+from airflow_provider.core.errors import RayJobFailed, RayTrainError, WriteConflict
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.goodput import Goodput, goodput, goodput_xcom
 from airflow_provider.core.job import JobStatus
@@ -283,8 +284,22 @@ def collected_record(
         job_status=ended.job_status.value if ended.job_status else None,
         accepted=accepted,
         refused_because=refused_because,
+        published=False if accepted else None,
         written_at=now,
     )
+
+
+def mark_published(records: ExperimentRecords, ref: AttemptRef) -> None:
+    """Note that the accepted result is out: from here on a clear trains anew. 2 calls.
+
+    Raises the store's errors: the next try then publishes once more.
+    """
+    stored = records.collected(ref)
+    if stored is None or stored.record.published is not False:
+        return
+    record = stored.record.model_copy(update={"published": True})
+    with suppress(WriteConflict):  # somebody else published it too
+        records.set_collected(ref, record=record, etag=stored.etag)
 
 
 def job_failed(failure: Failure, *, uri: str, submission_id: str | None) -> RayJobFailed:

@@ -35,6 +35,7 @@ from airflow_provider.operators.collecting import (
     complete_records,
     conclude_attempt,
     job_failed,
+    mark_published,
     project_results,
     read_experiment,
     refusal,
@@ -353,6 +354,7 @@ class TrainingSession:
             self.operator.log.warning(published.warning)
         events = emit(self.operator.outlets, model, context=self.context, log=self.operator.log)
         self.publication.goodput(published.goodput, k=self.attempt.k, counted_by=counted_by)
+        mark_published(self.records, ended.ref)
         return bounded_result({**published.result, "published": events})
 
     def _record(

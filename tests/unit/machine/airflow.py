@@ -38,7 +38,7 @@ class Clear:
 
     rank: tuple[int, int]
     """Of the newest attempt when it came."""
-    was_accepted: bool
+    was_published: bool
 
 
 @dataclass(eq=False)
@@ -219,7 +219,7 @@ class Airflow:
 
     def _clear(self) -> Clear:
         newest = self.world.truth.newest()
-        return Clear(newest.rank, newest.is_accepted) if newest else Clear((0, 0), was_accepted=False)
+        return Clear(newest.rank, newest.is_published) if newest else Clear((0, 0), was_published=False)
 
     def recreate(self) -> None:
         """The DAG run is deleted and made again under the same id: its state store is gone."""

@@ -38,7 +38,8 @@ class Attempt:
 
     claim: ClaimRecord
     is_clears_answer: bool = False
-    is_accepted: bool = False
+    is_published: bool = False
+    """Accepted, and out: until then nobody saw a finished training."""
     success_at: int | None = None
     """When its driver wrote a success that no newer claim came before."""
     failure: FailureKind | None = None
@@ -150,17 +151,17 @@ class Truth:
         self.world.before_claim[made.rank] = self.world.bucket.snapshot()
 
     def _answers(self, run: TryRun, claim: ClaimRecord, newest: Attempt | None) -> bool:
-        """G9: a clear of a finished training trains anew, any other restores; without one nothing begins anew."""
+        """G9: a clear of a published training trains anew, any other restores; without one nothing begins anew."""
         airflow = self.world.airflow
         asked: Clear | None = run.clear if run.clear is airflow.clear else None
         is_anew = newest is not None and claim.generation > newest.claim.generation
         if asked is None and is_anew and not run.is_archived:
             self.broken(f"G9 {claim.ref} begins anew without a clear")
         if asked is not None and newest is not None and newest.rank == asked.rank and not run.is_archived:
-            is_late_acceptance = newest.is_accepted and not asked.was_accepted
-            if is_anew is not asked.was_accepted and not is_late_acceptance:
+            is_late_publication = newest.is_published and not asked.was_published
+            if is_anew is not asked.was_published and not is_late_publication:
                 self.broken(
-                    f"G9 {claim.ref} answers a clear of {'a finished' if asked.was_accepted else 'an open'} one"
+                    f"G9 {claim.ref} answers a clear of {'a finished' if asked.was_published else 'an open'} one"
                 )
         if asked is not None:
             airflow.clear = None
@@ -175,7 +176,7 @@ class Truth:
     def _collected(self, key: str, record: CollectedRecord) -> None:
         rank = layout.parse_attempt(key)
         assert rank is not None
-        self.attempts[rank].is_accepted |= bool(record.accepted)
+        self.attempts[rank].is_published |= bool(record.published)
         driver = self.world.visible_driver(rank)
         is_given_up = record.outcome is not None and record.outcome.state is OutcomeState.FAILED
         has_stop = any(layout.parse_stop(name) for name in self.world.bucket.names() if _below(name, rank))
@@ -300,7 +301,7 @@ class Truth:
         self.pushed(run, "its result")
         newest = self.newest()
         is_old = run.clear is not None and newest is not None and newest.rank == run.clear.rank
-        if is_old and run.clear is not None and run.clear.was_accepted and not run.is_archived:
+        if is_old and run.clear is not None and run.clear.was_published and not run.is_archived:
             self.broken(f"G9 {run.name} answers a clear with the old result")
 
     def failed(self, run: TryRun, process: Process, *, is_current: bool, is_retried: bool) -> None:
