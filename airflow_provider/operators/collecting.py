@@ -40,7 +40,7 @@ from airflow_provider.storage.restore_scan import active_quarantine, read_manife
 if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import SyncJobsClient
     from airflow_provider.client.values import JobInfo
-    from airflow_provider.storage.experiment_records import ExperimentRecords, Stored
+    from airflow_provider.storage.experiment_records import ExperimentRecords, Stored, Warn
 
 _MAX_SAID = 400
 _ADVICE = {
@@ -140,13 +140,15 @@ def _outcome_without_driver(
     )
 
 
-def complete_records(records: ExperimentRecords, ref: AttemptRef, *, k: int, now: datetime) -> int:
+def complete_records(
+    records: ExperimentRecords, ref: AttemptRef, *, k: int, now: datetime, warn: Warn = lambda _: None
+) -> int:
     """Write records for checkpoints that only the manifest knows; returns how many. Marked late, under our own name."""
     manifest = read_manifest(records, ref)
     if manifest is None:
         return 0
     prefix = f"attempts/{ref.attempt:06d}/"
-    recorded = {e.checkpoint for s in records.segments(ref).values() for e in s.checkpoints}
+    recorded = {e.checkpoint for s in records.segments(ref, warn=warn).values() for e in s.checkpoints}
     missing = [e for e in registration_order(manifest) if e.name.startswith(prefix) and e.name not in recorded]
     if not missing:
         return 0
@@ -173,8 +175,13 @@ def _files(records: ExperimentRecords, ref: AttemptRef, name: str) -> tuple[Chec
     )
 
 
-def read_experiment(records: ExperimentRecords, *, concluded: Ended | None = None) -> ExperimentFacts:
-    """All records of the experiment, for the lineage; with an outcome that was concluded and is about to be recorded."""
+def read_experiment(
+    records: ExperimentRecords, *, concluded: Ended | None = None, warn: Warn | None = None
+) -> ExperimentFacts:
+    """All records of the experiment, for the lineage; with an outcome that was concluded and is about to be recorded.
+
+    With `warn` segments that can't be read are told and passed over: enough to publish by, never to delete by.
+    """
     attempts = []
     quarantined: dict[int, frozenset[str]] = {}
     for ref, claim in records.claims().items():
@@ -192,7 +199,7 @@ def read_experiment(records: ExperimentRecords, *, concluded: Ended | None = Non
                 outcome=found.outcome or (concluded.outcome if concluded and concluded.ref == ref else None),
                 collected=found.collected.record if found.collected else None,
                 manifest=read_manifest(records, ref, known=found),
-                segments=tuple(records.segments(ref).values()),
+                segments=tuple(records.segments(ref, warn=warn).values()),
                 alive=alive.record if alive else None,
                 alive_age_s=alive.age_s if alive else None,
             )

@@ -71,7 +71,7 @@ class Publication:
         `is_over=False`: the job trains on, and the try that collects it counts for this one.
         """
         try:
-            published = project_results(read_experiment(records), now=now)
+            published = project_results(read_experiment(records, warn=self._log.warning), now=now)
             self._goodput = published.goodput
             if is_over:
                 self._count(published.goodput, k=k, counted_by=counted_by)

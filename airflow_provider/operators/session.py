@@ -307,7 +307,7 @@ class TrainingSession:
         raise self._failed(fallback if fallback is not None and is_our_stop else failure)
 
     def _complete(self, ref: AttemptRef, now: datetime) -> None:
-        late = complete_records(self.records, ref, k=self.attempt.k, now=now)
+        late = complete_records(self.records, ref, k=self.attempt.k, now=now, warn=self.attempt.log)
         if late:
             self.operator.log.info("completed the records of %d checkpoints from the manifest", late)
 
@@ -330,7 +330,7 @@ class TrainingSession:
 
     def _accept(self, ended: Ended, now: datetime) -> dict[str, Any]:
         """Check a success, set `accepted`, set the marker again, then publish: a replaced process publishes nothing."""
-        published = project_results(read_experiment(self.records, concluded=ended), now=now)
+        published = project_results(read_experiment(self.records, concluded=ended, warn=self.attempt.log), now=now)
         model = model_of(published, self.request, ended.ref)
         collected, refused = ended.collected.record if ended.collected else None, None
         counted_by = collected.k if collected is not None and collected.accepted is not None else None

@@ -220,7 +220,9 @@ class TrainingTry(Ownership):
     def _claim_and_submit(self, ref: AttemptRef, decision: Start | Restore | StopThenRestore) -> Submitted | None:
         """Check the restore point before GPUs are taken, claim, submit; None after a lost race."""
         self._check_not_endless()
-        point = scan_restore_point(self.records, ref=ref, policy=self.request.restore, newest=self._newest)
+        point = scan_restore_point(
+            self.records, ref=ref, policy=self.request.restore, newest=self._newest, warn=self.log
+        )
         if point is not None:
             self.log(point.reason)
             for skipped in point.skipped:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.storage.object_store import ObjectStore, StoredObject
 
+    Warn = Callable[[str], None]
+
 R = TypeVar("R", bound=Record)
 
 _AFTER_CHECKPOINTS = "checkpoint`"
@@ -305,15 +307,18 @@ class ExperimentRecords:
                 found[k] = record
         return dict(sorted(found.items()))
 
-    def segments(self, ref: AttemptRef) -> dict[str, RecordSegment]:
-        """All record segments of an attempt by name, sorted. 1 call, and 1 for each segment."""
+    def segments(self, ref: AttemptRef, *, warn: Warn | None = None) -> dict[str, RecordSegment]:
+        """All record segments of an attempt by name, sorted. 1 call, and 1 for each segment.
+
+        With `warn` those that can't be read are told and passed over. Only for who has the manifest, which is the log.
+        """
         prefix = layout.segments(ref.generation, ref.attempt)
-        found = {key.removeprefix(prefix).removesuffix(".json"): record for key, record in self._segments(ref)}
+        found = {key.removeprefix(prefix).removesuffix(".json"): record for key, record in self._segments(ref, warn)}
         return dict(sorted(found.items()))
 
-    def segments_newest_first(self, ref: AttemptRef) -> Iterator[RecordSegment]:
+    def segments_newest_first(self, ref: AttemptRef, *, warn: Warn | None = None) -> Iterator[RecordSegment]:
         """The segments from the last to the first, late ones before the driver's. 1 call, and 1 for each one taken."""
-        return (record for _, record in self._segments(ref))
+        return (record for _, record in self._segments(ref, warn))
 
     def create_segment(self, ref: AttemptRef, *, name: str, record: RecordSegment) -> bool:
         """Add a late segment under a name that nobody else uses; False when it was there already. 1 call."""
@@ -347,10 +352,16 @@ class ExperimentRecords:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _segments(self, ref: AttemptRef) -> Iterator[tuple[str, RecordSegment]]:
+    def _segments(self, ref: AttemptRef, warn: Warn | None) -> Iterator[tuple[str, RecordSegment]]:
         listed = self.store.list_folder(layout.segments(ref.generation, ref.attempt)).objects
         for key in sorted((info.key for info in listed if info.key.endswith(".json")), reverse=True):
-            record = self._record(RecordSegment, key)
+            try:
+                record = self._record(RecordSegment, key)
+            except RecordUnreadable as error:
+                if warn is None:
+                    raise
+                warn(f"warning: {error}")
+                continue
             if record is not None:
                 yield key, record
 

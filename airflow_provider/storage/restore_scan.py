@@ -28,19 +28,25 @@ from airflow_provider.core.restore import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords
+    from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords, Warn
 
 _MAX_NAMED = 10
 
 
 def scan_restore_point(
-    records: ExperimentRecords, *, ref: AttemptRef, policy: RestorePolicy, newest: AttemptRecords | None = None
+    records: ExperimentRecords,
+    *,
+    ref: AttemptRef,
+    policy: RestorePolicy,
+    newest: AttemptRecords | None = None,
+    warn: Warn = lambda _: None,
 ) -> RestorePoint | None:
     """Where attempt `ref` would restore from, or None for the first attempt of a generation.
 
     The driver resolves again after its claim; this look finds what can't work before anything is claimed. Raises
     NoUsableCheckpoint, RecordUnreadable and the store's errors: "could not read" is never "nothing there". `newest` is
-    the newest attempt's folder where the caller has just read it.
+    the newest attempt's folder where the caller has just read it. A checkpoint whose recorded file list can't be read is
+    verified without it, and `warn` told, as the driver does.
     """
     if ref.attempt == 1:
         return None
@@ -62,7 +68,7 @@ def scan_restore_point(
             skipped.append(SkippedCheckpoint(checkpoint=candidate.name, why=worthless[candidate.name]))
             continue
         files = _files(records, ref.generation, candidate.name)
-        verdict = verify(_with_record(records, ref, candidate), files)
+        verdict = verify(_with_record(records, ref, candidate, warn=warn), files)
         if verdict.is_usable:
             chosen = candidate
             break
@@ -154,7 +160,7 @@ def _files(records: ExperimentRecords, generation: int, name: str) -> Iterator[C
             yield CheckpointFile(key=info.key.removeprefix(prefix), size=info.size, etag=info.etag)
 
 
-def _with_record(records: ExperimentRecords, ref: AttemptRef, candidate: Candidate) -> Candidate:
+def _with_record(records: ExperimentRecords, ref: AttemptRef, candidate: Candidate, *, warn: Warn) -> Candidate:
     """The candidate with its recorded file list, read from the newest segments of the attempt that reported it."""
     if candidate.expected is not None:
         return candidate
@@ -162,7 +168,7 @@ def _with_record(records: ExperimentRecords, ref: AttemptRef, candidate: Candida
     if parsed is None:
         return candidate
     owner = AttemptRef(generation=parsed[0], attempt=parsed[1])
-    for segment in records.segments_newest_first(owner):
+    for segment in records.segments_newest_first(owner, warn=warn):
         entry = _entry(segment.checkpoints, candidate.name)
         if entry is not None and entry.files:
             return Candidate(candidate.name, candidate.metrics, candidate.listed_by, entry.files, candidate.is_retired)
