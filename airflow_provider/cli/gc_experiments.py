@@ -270,6 +270,7 @@ def _final_owner(records: ExperimentRecords, seen: OwnerRecord) -> int:
             "created_at": datetime.now(timezone.utc),
             "acted_on": None,
             "submission_id": None,
+            "gave_up": None,
         }
     )
     if not records.try_create_owner(record):

@@ -93,6 +93,7 @@ def _final_owner(
                 "created_at": datetime.now(timezone.utc),
                 "acted_on": None,
                 "submission_id": None,
+                "gave_up": None,
             }
         )
         if records.try_create_owner(record):

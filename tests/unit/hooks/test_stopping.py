@@ -8,6 +8,7 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import ClusterUnreachable, RecordUnreadable, Superseded
+from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.hooks.final_stop import stop_for_good
 from airflow_provider.hooks.stop import record_stop, stop_attempt
@@ -270,3 +271,16 @@ def test_a_mark_leaves_the_job_where_the_author_said_so(world: World) -> None:
     assert stop_finally(world, pushed(world)) == "leaving the job: stop_on_kill is off"
     assert world.server.jobs[world.job_id()].status == "RUNNING"
     assert layout.owner(2) not in world.bench.written(), "no owner of the listener's"
+
+
+def test_a_mark_does_not_repeat_what_the_try_before_gave_up_with(world: World) -> None:
+    """The final owner is a person's: what ended an earlier try is in that try's own record."""
+    world.defer()
+    own = world.records.owner(1)
+    assert own is not None
+    gave_up = Failure(kind=FailureKind.CONFIG, reason="the trigger failed")
+    world.records.update_owner(own.record.model_copy(update={"gave_up": gave_up}))
+    stop_finally(world, pushed(world))
+    newest = world.records.newest_owner()
+    assert newest is not None
+    assert (newest[0], newest[1].final, newest[1].gave_up) == (2, True, None)
