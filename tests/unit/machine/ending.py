@@ -30,11 +30,11 @@ def finish(world: World) -> None:
     _end_others(world)
     clears = 0
     for number in range(_ROUNDS):
-        _turn_of_drivers(world, trains=number >= _ROUNDS // 3)
+        turn_of_drivers(world, trains=number >= _ROUNDS // 3)
         if world.truth.violations:
             return
         if world.airflow.state not in OVER:
-            _turn_of_airflow(world)
+            turn_of_airflow(world)
         elif not _going_on(world):
             break
         elif not world.airflow.current.is_marked and clears < 2:
@@ -89,7 +89,7 @@ def _go(world: World, process: Process | None) -> None:
         world.go(process)
 
 
-def _turn_of_drivers(world: World, *, trains: bool) -> None:
+def turn_of_drivers(world: World, *, trains: bool) -> None:
     for driver in list(world.drivers):
         if driver.is_live and driver.status == "PENDING":
             world.place(driver)
@@ -101,7 +101,7 @@ def _turn_of_drivers(world: World, *, trains: bool) -> None:
             world.go(driver.poll())
 
 
-def _turn_of_airflow(world: World) -> None:
+def turn_of_airflow(world: World) -> None:
     airflow, run = world.airflow, world.airflow.current
     if airflow.state == "up_for_retry":
         airflow.retry()
