@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_provider.core.failure import Failure, FailureKind
@@ -34,6 +34,11 @@ class Progress:
             return self
         trained = self.trained_s(at)
         return replace(self, phase=phase, phase_since=at, trained_since_commit_s=trained)
+
+    def moved(self, step: timedelta) -> Progress:
+        """The same progress by a clock that was moved by `step`."""
+        last = self.last_commit_at
+        return replace(self, phase_since=self.phase_since + step, last_commit_at=last + step if last else None)
 
     def after(self, event: Event) -> Progress:
         """The progress after an event."""

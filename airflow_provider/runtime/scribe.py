@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider.core import layout
@@ -32,6 +32,8 @@ from airflow_provider.runtime.speech import say, shown_metrics
 from airflow_provider.runtime.storage import ExperimentStore
 
 _TICK_S = 0.5
+_CLOCK_STEP = timedelta(seconds=5)
+"""A clock that moved so much against the steady one was set anew; less is a busy machine."""
 
 
 def utc_now() -> datetime:
@@ -66,6 +68,7 @@ class Scribe:
         self._lock = threading.RLock()  # a fatal finding ends the process from inside a tick
         self._wake = threading.Event()
         self._is_stopped = False
+        self._clocks = (utc_now(), time.monotonic())
         self._last_alive = 0.0
         self._alive_phase: Phase | None = None
 
@@ -155,8 +158,18 @@ class Scribe:
         if is_due or self._alive_phase is not self.progress.phase:
             self.write_alive()
 
+    def _follow_clock(self) -> None:
+        """A clock that is set anew, or a machine that was suspended, makes no wait and no stall longer or shorter."""
+        wall, steady = utc_now(), time.monotonic()
+        step = wall - self._clocks[0] - timedelta(seconds=steady - self._clocks[1])
+        self._clocks = (wall, steady)
+        if abs(step) >= _CLOCK_STEP:
+            say(f"warning: this machine's clock moved by {step.total_seconds():.0f} s; limits of time don't count that")
+            self.progress = self.progress.moved(step)
+
     def _tick_events(self) -> None:
         with self._lock:
+            self._follow_clock()
             self._take_new()
             overdue = self.progress.overdue(self.spec.timings, now=utc_now())
             if overdue is not None and self._is_really_overdue(overdue):
