@@ -69,7 +69,7 @@ test-slow: lint  ## The tests that `make test` has no time for
 scenarios: setup  ## Failures that people reported: run their tests, write docs/scenarios.md
 	$(BIN)/python -m pytest tests -m scenario -p tests.support.scenario_table --scenario-table docs/scenarios.md
 
-model: setup  ## Explore the protocol between tries, drivers and bucket: about 10 minutes (MISTAKE='no marker' shows one story)
+model: setup  ## Explore the protocol between tries, drivers and bucket: about two minutes (MISTAKE='no marker' shows one story)
 	@$(BIN)/python -m tests.model $(if $(MISTAKE),--seed "$(MISTAKE)")
 
 rays: setup $(RAYS:%=.venv-ray-%/.installed)  ## Older releases of Ray on the cluster, and an upgrade between two tries (RAYS="2.51.0 2.54.0")

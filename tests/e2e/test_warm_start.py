@@ -66,6 +66,7 @@ def wait_until_seen(run: TrainingRun, words: str, *, times: int) -> None:
     assert run.lineage().checkpoints == (), "too late: it has committed"
 
 
+@pytest.mark.slow  # two nights and two deaths; the refusals below and the units of the warm start are in `make test`
 def test_a_night_begins_from_the_night_before_whatever_dies_before_its_first_commit(start: Start) -> None:
     """An unmodified loop sees the parent in the first fit, after a worker's death, and in the next try."""
     first = start("nightly_retraining", epochs=2, epoch_seconds=0)
