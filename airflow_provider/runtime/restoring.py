@@ -104,14 +104,24 @@ def _is_number(name: str) -> bool:
 
 
 def read_attempts(store: ExperimentStore, ref: AttemptRef, *, say: Say) -> list[EarlierAttempt]:
-    """All attempts of the generation up to and with `ref`, oldest first; one without records and manifest as well."""
+    """All attempts of the generation up to and with `ref`, oldest first; one without records and manifest as well.
+
+    Raises RecordUnreadable for a segment of records where no manifest is left: nobody else tells what was committed.
+    """
     names = store.folders(f"{layout.generation(ref.generation)}/attempts")
     numbers = sorted(int(n) for n in names if _is_number(n) and int(n) <= ref.attempt)
+    torn: list[RecordUnreadable] = []
     with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(lambda n: _read_attempt(store, ref.generation, n, say=say), numbers))
+        found = list(pool.map(lambda n: _read_attempt(store, ref.generation, n, torn=torn), numbers))
+    if torn and all(attempt.checkpoints.manifest is None for attempt in found):
+        raise torn[0]
+    for error in torn:
+        # The manifest is the log; without this segment its checkpoints are only verified less closely.
+        say(f"warning: {error}")
+    return found
 
 
-def _read_attempt(store: ExperimentStore, g: int, n: int, *, say: Say) -> EarlierAttempt:
+def _read_attempt(store: ExperimentStore, g: int, n: int, *, torn: list[RecordUnreadable]) -> EarlierAttempt:
     restored = store.read_record(RestoredRecord, layout.restored(g, n))
     is_fenced = restored is None or restored.fenced
     key = layout.manifest(g, n) if is_fenced else layout.published_manifest(g)
@@ -125,7 +135,7 @@ def _read_attempt(store: ExperimentStore, g: int, n: int, *, say: Say) -> Earlie
         checkpoints=AttemptCheckpoints(
             ref=ref,
             manifest=None if body is None else parse_manifest(body, key=key),
-            recorded=tuple(_recorded(store, g, n, say=say)),
+            recorded=tuple(_recorded(store, g, n, torn=torn)),
             fallen_metric=outcome.fallen_metric if outcome else None,
         ),
         outcome=outcome,
@@ -134,14 +144,13 @@ def _read_attempt(store: ExperimentStore, g: int, n: int, *, say: Say) -> Earlie
     )
 
 
-def _recorded(store: ExperimentStore, g: int, n: int, *, say: Say) -> Iterable[CheckpointEntry]:
+def _recorded(store: ExperimentStore, g: int, n: int, *, torn: list[RecordUnreadable]) -> Iterable[CheckpointEntry]:
     for name in store.names(layout.segments(g, n).rstrip("/")):
         key = layout.segments(g, n) + name
         try:
             segment = store.read_record(RecordSegment, key)
         except RecordUnreadable as error:
-            # The manifest is the log; without this segment its checkpoints are only verified less closely.
-            say(f"warning: {error}")
+            torn.append(error)
             continue
         yield from segment.checkpoints if segment else ()
 

@@ -188,6 +188,18 @@ def test_torn_manifest_refuses_and_torn_records_don_t(store: ExperimentStore) ->
         resolved(store)
 
 
+def test_torn_records_without_any_manifest_are_never_quietly_from_scratch(store: ExperimentStore) -> None:
+    """A lifecycle rule took the manifest: then records are all that tells of a commit."""
+    put(store, 1, 0)
+    attempt(store, 1, [(1, 0)], recorded=[0])
+    store.delete(layout.manifest(1, 1))
+    assert resolved(store).checkpoint == name(1, 0)
+    for key in store.names("g000001/attempts/000001/records"):
+        store.write(f"g000001/attempts/000001/records/{key}", b"{")
+    with pytest.raises(RecordUnreadable, match="segment"):
+        resolved(store)
+
+
 def test_names_nested_deeper_are_found(store: ExperimentStore) -> None:
     """`checkpoint_dir_name="epoch/3"`, and V1's run directories."""
     deep = "attempts/000001/run/trial/checkpoint_3"
