@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.plugin import rendering
 from airflow_provider.plugin.access import DagRunDep, ReadableDagsDep, TaskInstanceDep
+from airflow_provider.plugin.answers import Answer, Answers, facts_key
 from airflow_provider.plugin.recorded import RUNS_PER_PAGE, read_recorded, trainings
 from airflow_provider.plugin.snapshots import Snapshots, open_reader
 from airflow_provider.plugin.view.facts import Problem, Recorded, Seen
@@ -165,22 +165,35 @@ async def _look(request: Request, recorded: Recorded) -> tuple[Seen | None, Prob
 def _lineage_answer(
     request: Request, recorded: Recorded, seen: Seen | None, problem: Problem | None, choice: Choice
 ) -> Response:
-    page, problem = _built(recorded, seen, problem, choice)
-    link = rendering.Addresses("lineage", rendering.key_query(recorded.key) | _chosen(request))
-    text = rendering.lineage_page(rendering.Shown(recorded, seen, page, problem), choice, link)
-    return _answer(request, text, "text/html; charset=utf-8", status=_status(page, problem))
+    def make() -> Answer:
+        page, why = _built(recorded, seen, problem, choice)
+        link = rendering.Addresses("lineage", rendering.key_query(recorded.key) | chosen)
+        text = rendering.lineage_page(rendering.Shown(recorded, seen, page, why), choice, link)
+        return Answer.of(text, status=_status(page, why))
+
+    chosen = _chosen(request)
+    key = ("page", facts_key(recorded, seen, problem), tuple(chosen.items()))
+    return _send(request, _answers(request).get(key, make), "text/html; charset=utf-8")
 
 
 def _json_answer(
     request: Request, recorded: Recorded, seen: Seen | None, problem: Problem | None, choice: Choice
 ) -> Response:
-    page, problem = _built(recorded, seen, problem, choice)
-    body: dict[str, Any] = (
-        page_as_json(page) if page else {"task_state": recorded.state, "experiment": recorded.experiment}
-    )
-    body["problem"] = {"what": problem.what, "known": problem.known, "change": problem.change} if problem else None
-    text = json.dumps(body, allow_nan=False, ensure_ascii=True)
-    return _answer(request, text, "application/json", status=_status(page, problem))
+    def make() -> Answer:
+        page, why = _built(recorded, seen, problem, choice)
+        body: dict[str, Any] = (
+            page_as_json(page) if page else {"task_state": recorded.state, "experiment": recorded.experiment}
+        )
+        body["problem"] = {"what": why.what, "known": why.known, "change": why.change} if why else None
+        return Answer.of(json.dumps(body, allow_nan=False, ensure_ascii=True), status=_status(page, why))
+
+    key = ("json", facts_key(recorded, seen, problem), tuple(_chosen(request).items()))
+    return _send(request, _answers(request).get(key, make), "application/json")
+
+
+def _answers(request: Request) -> Answers:
+    answers: Answers = request.app.state.answers
+    return answers
 
 
 def _built(
@@ -204,15 +217,17 @@ def _num_pages(total: int) -> int:
     return max(1, -(-total // RUNS_PER_PAGE))
 
 
-def _answer(request: Request, text: str, media_type: str, *, status: int = 200) -> Response:
-    """With an etag of the text; 304 to a browser that has it already."""
-    body = text.encode("utf-8", "replace")
-    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = {"etag": etag, "cache-control": _PRIVATE, "vary": "Cookie, Authorization"}
+def _answer(request: Request, text: str, media_type: str) -> Response:
+    return _send(request, Answer.of(text), media_type)
+
+
+def _send(request: Request, answer: Answer, media_type: str) -> Response:
+    """With its etag; 304 to a browser that has it already."""
+    headers = {"etag": answer.etag, "cache-control": _PRIVATE, "vary": "Cookie, Authorization"}
     known = {part.strip() for part in request.headers.get("if-none-match", "").split(",")}
-    if status == 200 and etag in known:
+    if answer.status == 200 and answer.etag in known:
         return Response(status_code=304, headers=headers)
-    return Response(body, status_code=status, media_type=media_type, headers=headers)
+    return Response(answer.body, status_code=answer.status, media_type=media_type, headers=headers)
 
 
 _SAID = {
@@ -237,6 +252,7 @@ def create_app(snapshots: Snapshots | None = None) -> FastAPI:
     """The app that Airflow's API server mounts. Without its own API documentation: that would need no login."""
     app = FastAPI(title="Ray Train lineage", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.snapshots = snapshots or Snapshots(open_reader)
+    app.state.answers = Answers()
     app.add_middleware(SecurityHeaders)
     app.add_exception_handler(AnyHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _http_error)

@@ -19,6 +19,7 @@ from airflow_provider.storage.experiment_records import ExperimentRecords
 
 if TYPE_CHECKING:
     from airflow_provider.core.lineage import ExperimentFacts, Lineage
+    from airflow_provider.core.records import AliveRecord
     from airflow_provider.storage.object_store import FolderListing, ObjectInfo, ObjectStore, StoredObject
 
 READ_LIMIT_S = 30.0
@@ -26,7 +27,9 @@ READ_LIMIT_S = 30.0
 CACHED_BYTES = 32_000_000
 """Of one experiment's records as they are stored."""
 LARGEST_BYTES = 64_000_000
-"""Of one record; Ray's manifest of 10,000 checkpoints has some 10 MB."""
+"""Of one record, and of all that one reading takes; Ray's manifest of 10,000 checkpoints has some 10 MB."""
+MEMORY_PER_BYTE = 9
+"""What a stored byte takes once it is parsed and projected, as measured with 10,000 checkpoints."""
 
 
 class PatientStore:
@@ -40,7 +43,19 @@ class PatientStore:
         self._listed: dict[str, ObjectInfo] = {}
         self._known: OrderedDict[str, StoredObject] = OrderedDict()
         self._num_bytes = 0
+        self._taken: dict[str, int] = {}
+        self._num_taken = 0
         self._until = 0.0
+
+    @property
+    def num_cached(self) -> int:
+        """Bytes of the objects that are remembered."""
+        return self._num_bytes
+
+    @property
+    def num_taken(self) -> int:
+        """Bytes of the objects that the last reading took, remembered ones included."""
+        return self._num_taken
 
     @property
     def uri(self) -> str:
@@ -50,10 +65,20 @@ class PatientStore:
     def begin(self, *, limit_s: float = READ_LIMIT_S) -> None:
         """A new reading: what was listed before says nothing any more."""
         self._listed = {}
+        self._taken, self._num_taken = {}, 0
         self._until = self._clock() + limit_s
 
     def read(self, key: str) -> StoredObject | None:
-        """The object; a remembered one where it is still the same."""
+        """The object; a remembered one where it is still the same. Raises RecordUnreadable where a reading takes too much."""
+        found = self._read(key)
+        if found is not None:
+            self._num_taken += len(found.body) - self._taken.get(key, 0)
+            self._taken[key] = len(found.body)
+            if self._num_taken > LARGEST_BYTES:
+                raise _too_large("The experiment's records are", key=key, num_bytes=self._num_taken)
+        return found
+
+    def _read(self, key: str) -> StoredObject | None:
         known = self._known.get(key)
         if known is None or not _is_written_once(key):
             info = self._listed.get(key) or self.head(key)
@@ -120,12 +145,16 @@ class PatientStore:
 def _check_size(info: ObjectInfo) -> None:
     """Whoever may write to the bucket must not be able to fill the API server's memory."""
     if info.size > LARGEST_BYTES:
-        raise RecordUnreadable(
-            f"The record {info.key} is too large for this page",
-            known=f"it has {info.size} bytes, the page reads up to {LARGEST_BYTES}",
-            change="look at it with `airflow ray-train lineage`",
-            key=info.key,
-        )
+        raise _too_large(f"The record {info.key} is", key=info.key, num_bytes=info.size)
+
+
+def _too_large(what: str, *, key: str, num_bytes: int) -> RecordUnreadable:
+    return RecordUnreadable(
+        f"{what} too large for this page",
+        known=f"there are at least {num_bytes} bytes, the page reads up to {LARGEST_BYTES}",
+        change="look at it with `airflow ray-train lineage`",
+        key=key,
+    )
 
 
 def _has_age(key: str) -> bool:
@@ -146,20 +175,33 @@ class ExperimentReader:
         self._records = ExperimentRecords(self._store)  # type: ignore[arg-type]  # it only reads
         self._now = now
         self._projected: tuple[ExperimentFacts, Lineage] | None = None
+        self._seen: Seen | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the readings hold, as a rule of thumb; asking costs nothing, and any thread may."""
+        return self._store.num_cached + MEMORY_PER_BYTE * self._store.num_taken
 
     def look(self, key: TaskInstanceKey) -> Seen:
-        """Read once. Raises the store's errors, RecordUnreadable, and ForeignExperiment for another task's experiment."""
+        """Read once; what is still the same keeps its version.
+
+        Raises the store's errors, RecordUnreadable, and ForeignExperiment for another task's experiment.
+        """
         self._store.begin()
         facts = self._with_sign_of_life(read_experiment(self._records))
         _check_owner(facts, key)
         newest = facts.attempts[-1] if facts.attempts else None
-        return Seen(
+        found = Seen(
             lineage=self._lineage(facts),
             read_at=self._now(),
             facts=facts,
             alive=newest.alive if newest and newest.final_outcome is None else None,
             quarantine=self._quarantine(facts),
         )
+        if self._seen is not None and _is_same(self._seen, found):
+            found = replace(found, version=self._seen.version)
+        self._seen = found
+        return found
 
     def _lineage(self, facts: ExperimentFacts) -> Lineage:
         """Projected anew only where more has changed than a sign of life: with 10,000 checkpoints it takes half a second."""
@@ -186,6 +228,16 @@ class ExperimentReader:
             for name, record in self._records.quarantined(g).items()
             if name in banned
         }
+
+
+def _is_same(last: Seen, found: Seen) -> bool:
+    """The lineage is the same object exactly where nothing but signs of life has changed; these are compared here."""
+    is_still = last.lineage is found.lineage and last.quarantine == found.quarantine
+    return is_still and _signs_of_life(last) == _signs_of_life(found)
+
+
+def _signs_of_life(seen: Seen) -> list[AliveRecord | None]:
+    return [attempt.alive for attempt in seen.facts.attempts] if seen.facts else []
 
 
 def _check_owner(facts: ExperimentFacts, key: TaskInstanceKey) -> None:

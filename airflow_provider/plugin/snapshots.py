@@ -22,7 +22,8 @@ NUM_THREADS = 4
 MAX_WAITING = 16
 FRESH_S = 2.0
 """A reading is good for this long, and for three times as long as it took."""
-CACHED_CHECKPOINTS = 50_000
+CACHED_BYTES = 256_000_000
+"""Of memory, over all experiments: some six with 10,000 checkpoints, or fifty usual ones."""
 CACHED_EXPERIMENTS = 50
 Address = tuple[TaskInstanceKey, str, str | None]
 
@@ -31,10 +32,18 @@ Address = tuple[TaskInstanceKey, str, str | None]
 class _Entry:
     reader: ExperimentReader | None = None
     seen: Seen | None = None
+    num_bytes: int = 0
+    """Memory of what is seen, which outlives a reader that has to be opened again."""
     problem: Problem | None = None
     good_until: float = 0.0
     running: Future[None] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def held_bytes(self) -> int:
+        """What goes with this entry. A reading that broke off has filled its reader's memory too."""
+        reader = self.reader  # another thread may take it away
+        return max(self.num_bytes, reader.num_bytes if reader is not None else 0)
 
 
 class Snapshots:
@@ -93,6 +102,7 @@ class Snapshots:
             if entry.reader is None:
                 entry.reader = self._open_reader(recorded)
             entry.seen, entry.problem = entry.reader.look(recorded.key), None
+            entry.num_bytes = entry.reader.num_bytes
         except RayTrainError as error:
             # What was seen before stays: an old page with a word about its age is better than none.
             is_refusal = isinstance(error, ForeignExperiment)
@@ -100,7 +110,7 @@ class Snapshots:
             if isinstance(error, InvalidConfig):
                 entry.reader = None  # the connection may be another one next time
             if is_refusal:
-                entry.seen = None
+                entry.seen, entry.num_bytes = None, 0
         except Exception as error:  # noqa: BLE001 - process edge: a backend or library of the deployment may raise anything
             entry.problem = Problem("The experiment can't be read", f"{type(error).__name__} while reading it")
             entry.reader = None
@@ -113,9 +123,9 @@ class Snapshots:
 
     def _forget(self) -> None:
         """Drop what nobody has asked for the longest time, until the rest is small enough. The newest stays."""
-        sizes = {a: len(e.seen.lineage.checkpoints) if e.seen else 0 for a, e in self._entries.items()}
+        sizes = {address: entry.held_bytes for address, entry in self._entries.items()}
         for address in list(self._entries)[:-1]:
-            if len(sizes) <= CACHED_EXPERIMENTS and sum(sizes.values()) <= CACHED_CHECKPOINTS:
+            if len(sizes) <= CACHED_EXPERIMENTS and sum(sizes.values()) <= CACHED_BYTES:
                 return
             entry = self._entries[address]
             if entry.running is None or entry.running.done():

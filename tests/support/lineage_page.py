@@ -142,6 +142,14 @@ class Tables:
             session.execute(insert(TaskInstance.__table__).values(**row))
             session.commit()
 
+    def set_state(self, key: TaskInstanceKey, state: str) -> None:
+        """The task instance's new state."""
+        from airflow.models.taskinstance import TaskInstance
+
+        with Session(self.engine) as session:
+            session.query(TaskInstance).filter_by(task_id=key.task_id, run_id=key.run_id).update({"state": state})
+            session.commit()
+
     def add_earlier_try(self, key: TaskInstanceKey = KEY, *, number: int = 1, state: str = "failed") -> None:
         """A try that Airflow has archived."""
         from airflow.models.taskinstancehistory import TaskInstanceHistory
@@ -172,10 +180,14 @@ class Tables:
         """As the API server stores an XCom."""
         from airflow.models.dagrun import DagRun
         from airflow.models.xcom import XComModel
+        from sqlalchemy import delete
 
         with Session(self.engine) as session:
             run = session.query(DagRun).filter_by(dag_id=key.dag_id, run_id=key.run_id).one()
             row = {"dag_run_id": run.id, "dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id}
             row |= {"map_index": key.map_index, "key": name, "value": value, "timestamp": NOW}
+            session.execute(
+                delete(XComModel).filter_by(**{part: row[part] for part in ("dag_run_id", "task_id", "key")})
+            )
             session.execute(insert(XComModel.__table__).values(**row))
             session.commit()

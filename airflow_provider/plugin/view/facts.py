@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 from airflow_provider.core.identity import TaskInstanceKey
@@ -15,6 +16,8 @@ LIVE_STATES = frozenset(
     {"scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule"}
 )
 """States of a task instance in which something is still to come."""
+
+_versions = count()
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,14 @@ class Seen:
     quarantine: Mapping[str, str] = field(default_factory=dict)
     """Why a checkpoint is set aside, by the name that the lineage gives it."""
     is_from_xcom: bool = False
+    version: int = field(default_factory=lambda: next(_versions), compare=False)
+    """Of what was read, not of the reading: the same number, in this process, says that nothing has changed."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the newest attempt may still go on, so that time alone changes what there is to see."""
+        attempts = self.facts.attempts if self.facts else ()
+        return bool(attempts) and attempts[-1].final_outcome is None
 
     @property
     def as_of(self) -> datetime:

@@ -53,6 +53,8 @@ def auth(monkeypatch: pytest.MonkeyPatch, tables: Tables) -> RightsByDag:
 class Bucket:
     """Stands for the reader: gives what a test says, and notes what it was asked for."""
 
+    num_bytes = 1_000
+
     def __init__(self) -> None:
         self.answer: Seen | Exception = seen()
         self.asked: list[Recorded] = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +17,7 @@ from airflow_provider.core.errors import ForeignExperiment, InvalidConfig, Recor
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.records import AliveRecord, Phase, RecordSegment
 from airflow_provider.plugin.bucket import READ_LIMIT_S, ExperimentReader, PatientStore
-from airflow_provider.plugin.snapshots import MAX_WAITING, Snapshots
+from airflow_provider.plugin.snapshots import CACHED_BYTES, MAX_WAITING, Snapshots
 from airflow_provider.plugin.view.facts import Recorded, Seen
 from airflow_provider.testing.memory_store import MemoryStore
 from tests.support.counting_store import CountingStore
@@ -113,8 +115,63 @@ def test_a_reading_gives_up_at_its_limit(store: MemoryStore) -> None:
     assert patient.list_folder("owners/").objects
 
 
+@pytest.mark.parametrize("num_checkpoints", [1, 400])
+def test_what_a_reader_holds_is_told_without_measuring_it(num_checkpoints: int) -> None:
+    """The rule of thumb is within a factor of two of what Python really allocates; small experiments cost nothing to speak of."""
+    big = MemoryStore("s3://models/x")
+    first = facts().attempts[0]
+    entries = tuple(entry(name(1, i), i, metrics={"loss": 0.1 * i, "epoch": i}) for i in range(num_checkpoints))
+    segment = RecordSegment(checkpoints=entries, written_at=NOW)
+    write_experiment(big, replace(facts(), attempts=(replace(first, segments=(segment,)),)))
+    reader = ExperimentReader(big)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = reader.look(KEY)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(kept.lineage.checkpoints) >= num_checkpoints
+    calls = big.num_calls
+    assert held / 2 - 50_000 < reader.num_bytes < held * 2
+    assert big.num_calls == calls, "asked of nobody"
+
+
+def test_records_that_are_too_many_together_are_not_held(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [info.size for info in store.list("")]
+    monkeypatch.setattr("airflow_provider.plugin.bucket.LARGEST_BYTES", sum(sizes) - 1)
+    with pytest.raises(RecordUnreadable, match="records are too large"):
+        ExperimentReader(store).look(KEY)
+    monkeypatch.setattr("airflow_provider.plugin.bucket.LARGEST_BYTES", sum(sizes))
+    reader = ExperimentReader(store)
+    for _ in range(3):  # each reading is counted for itself
+        reader.look(KEY)
+
+
+def test_a_version_tells_what_has_changed_and_not_that_it_was_read_again(store: MemoryStore) -> None:
+    reader = ExperimentReader(store)
+    first = reader.look(KEY)
+    assert reader.look(KEY).version == first.version
+    assert ExperimentReader(store).look(KEY).version != first.version, "another reader can't know"
+    found = [first.version]
+    for key, record in (
+        (layout.alive(1, 2), AliveRecord(run_uid="u", phase=Phase.LOST, phase_since=NOW, written_at=NOW)),
+        (layout.alive(1, 1), AliveRecord(run_uid="u", phase=Phase.LOST, phase_since=NOW, written_at=NOW)),
+        (layout.segment(1, 2, "000002"), RecordSegment(checkpoints=(entry(name(2, 8), 9),), written_at=NOW)),
+        (layout.owner(3), facts().owners[1].model_copy(update={"k": 3})),
+    ):
+        store.write(key, record.body())
+        found.append(reader.look(KEY).version)
+        assert reader.look(KEY).version == found[-1]
+    is_read = [True, True, False, True, True]  # nobody reads a sign of life of an attempt that has an outcome
+    assert [a != b for a, b in zip(["", *found], found, strict=False)] == is_read
+
+
 class Reader:
     """Counts looks; one waits until it is let go."""
+
+    num_bytes = 0
 
     def __init__(self) -> None:
         self.looks = 0
@@ -207,6 +264,25 @@ async def test_a_connection_is_read_again_after_it_was_wrong() -> None:
     assert (await snapshots.get(of("t")))[0] is None
     now = 60.0
     assert (await snapshots.get(of("t")))[0] is not None
+    snapshots.close()
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+async def test_what_all_experiments_hold_together_has_a_limit(is_failing: bool) -> None:
+    """A reading that broke off has filled the memory as much as one that came to its end."""
+    reader = Reader()
+    reader.num_bytes = CACHED_BYTES // 4
+    if is_failing:
+        reader.answers = [StoreUnreachable("too slow")] * 40
+    snapshots = Snapshots(lambda _: reader)  # type: ignore[arg-type,return-value]
+    for i in range(20):
+        await snapshots.get(of(f"t{i}"))
+        assert sum(entry.held_bytes for entry in snapshots._entries.values()) <= CACHED_BYTES + reader.num_bytes
+    newest = list(snapshots._entries)[-1]
+    assert newest[0].task_id == "t19"
+    reader.num_bytes = 3 * CACHED_BYTES
+    await snapshots.get(of("huge"))
+    assert [address[0].task_id for address in snapshots._entries] == ["huge"], "the newest stays, alone"
     snapshots.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sqlalchemy import event
 from airflow_provider.core.errors import StoreUnreachable
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import lineage_xcom
+from airflow_provider.plugin import app
 from tests.support.lineage_page import JOB, KEY, URI, Tables, name, seen
 from tests.unit.plugin.conftest import Bucket
 
@@ -86,6 +88,68 @@ def test_what_has_not_changed_is_not_sent_again(reader: TestClient, bucket: Buck
         assert again.headers["etag"] == first.headers["etag"]
         assert "no-cache" in again.headers["cache-control"]
         assert "private" in again.headers["cache-control"]
+
+
+@pytest.fixture
+def renders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Pages and JSON documents that were made, by what made them."""
+    made: list[str] = []
+
+    def counted(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*args: Any) -> Any:
+            made.append(name)
+            return make(*args)
+
+        return count
+
+    for function in ("build_page", "page_as_json"):
+        monkeypatch.setattr(app, function, counted(function, getattr(app, function)))
+    monkeypatch.setattr(app.rendering, "lineage_page", counted("lineage_page", app.rendering.lineage_page))
+    return made
+
+
+def test_an_unchanged_poll_makes_no_page(
+    reader: TestClient, bucket: Bucket, tables: Tables, renders: list[str]
+) -> None:
+    for path, made in (("/lineage", ["build_page", "lineage_page"]), ("/api/lineage", ["build_page", "page_as_json"])):
+        renders.clear()
+        first = reader.get(path, params=QUERY)
+        assert renders == made
+        for _ in range(5):
+            again = reader.get(path, params=QUERY, headers={"If-None-Match": first.headers["etag"]})
+            assert again.status_code == 304
+        assert reader.get(path, params=QUERY).content == first.content, "a second viewer"
+        assert renders == made
+        other = reader.get(
+            path, params=QUERY | {"state": "quarantined"}, headers={"If-None-Match": first.headers["etag"]}
+        )
+        assert (other.status_code, renders) == (200, made * 2)
+    renders.clear()
+    tables.set_state(KEY, "failed")
+    assert reader.get("/lineage", params=QUERY, headers={"If-None-Match": first.headers["etag"]}).status_code == 200
+    assert renders == ["build_page", "lineage_page"], "what Airflow says is on the page too"
+
+
+def test_many_viewers_at_once_cost_one_page(reader: TestClient, renders: list[str]) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda _: reader.get("/lineage", params=QUERY), range(12)))
+    assert {answer.status_code for answer in found} == {200}
+    assert len({answer.headers["etag"] for answer in found}) == 1
+    assert renders == ["build_page", "lineage_page"]
+
+
+def test_a_page_of_a_bucket_that_went_away_is_made_anew(
+    reader: TestClient, bucket: Bucket, tables: Tables, renders: list[str]
+) -> None:
+    """An XCom's page depends on the XCom, which has no version of its own."""
+    bucket.answer = StoreUnreachable("No answer")
+    for reason in ("node 3 died", "node 4 died"):
+        forged = lineage_xcom(seen().lineage)
+        forged["attempts"][-1] |= {"failure_kind": "infrastructure", "failure_reason": reason}
+        tables.push("checkpoint_lineage", forged)
+        assert reason in reader.get("/lineage", params=QUERY).text
+        assert reader.get("/lineage", params=QUERY).status_code == 200
+    assert renders == ["build_page", "lineage_page"] * 2
 
 
 def test_a_single_training_of_a_dag_run_is_shown_at_once(reader: TestClient, tables: Tables) -> None:
