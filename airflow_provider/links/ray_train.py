@@ -12,6 +12,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 
 from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.core.strict_json import storable
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -25,7 +26,7 @@ LINEAGE_TAB = "ray-train-lineage"
 
 def job_url(address: str, submission_id: str) -> str:
     """The dashboard's page of one job."""
-    return f"{address}/#/jobs/{quote(submission_id, safe='')}"
+    return f"{address}/#/jobs/{quote(storable(submission_id), safe='')}"
 
 
 def experiment_url(uri: str, *, endpoint_url: str | None = None) -> str:
@@ -44,7 +45,7 @@ def experiment_url(uri: str, *, endpoint_url: str | None = None) -> str:
 def task_instance_path(key: TaskInstanceKey) -> str:
     """The task instance's page, relative to the root of Airflow's UI."""
     mapped = f"/mapped/{key.map_index}" if key.map_index >= 0 else ""
-    dag_id, run_id, task_id = (quote(part, safe="") for part in (key.dag_id, key.run_id, key.task_id))
+    dag_id, run_id, task_id = (quote(storable(part), safe="") for part in (key.dag_id, key.run_id, key.task_id))
     return f"dags/{dag_id}/runs/{run_id}/tasks/{task_id}{mapped}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.core.json_input import UnreadableJson, is_shallow, read_json, storable_tree
+from airflow_provider.core.strict_json import storable
 from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 from airflow_provider.links.ray_train import EXPERIMENT_URL_KEY, JOB_URL_KEY
 from airflow_provider.plugin.view.facts import Recorded, TaskTry
@@ -103,13 +104,13 @@ def _kept(session: Session, key: TaskInstanceKey) -> tuple[Any, str | None]:
 
 
 def _json(value: Any) -> Any:
-    """The value of a JSON text; any other text is itself."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
+    """The value of a JSON text; any other text is itself. What nobody could write again, or send, is not in it."""
+    if isinstance(value, str):
+        try:
+            return read_json(value)
+        except UnreadableJson:
+            return storable(value)
+    return storable_tree(value) if is_shallow(value) else None
 
 
 def _xcoms(session: Session, key: TaskInstanceKey) -> dict[str, Any]:

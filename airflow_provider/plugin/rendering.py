@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from airflow_provider.core.strict_json import storable
 from airflow_provider.links.ray_train import task_instance_path
 from airflow_provider.plugin.view import words
 from airflow_provider.plugin.view.checkpoints import STATES
@@ -106,7 +107,7 @@ class Addresses:
     def __call__(self, change: Mapping[str, str | int | None]) -> str:
         """The same page with other choices; None takes one out."""
         query = {k: v for k, v in {**self._query, **change}.items() if v is not None}
-        return f"{self._page}?{urlencode(query)}"
+        return f"{self._page}?{_encoded(query)}"
 
     @property
     def query(self) -> dict[str, str | int]:
@@ -116,7 +117,12 @@ class Addresses:
 
 def lineage_address(key: TaskInstanceKey) -> str:
     """The lineage page of a task instance, from another page of the app."""
-    return f"lineage?{urlencode(key_query(key))}"
+    return f"lineage?{_encoded(key_query(key))}"
+
+
+def _encoded(query: Mapping[str, str | int]) -> str:
+    """A query; half of a character, which no address can hold, stands as U+FFFD there."""
+    return urlencode({name: storable(str(value)) for name, value in query.items()})
 
 
 def key_query(key: TaskInstanceKey) -> dict[str, str | int]:
@@ -125,11 +131,11 @@ def key_query(key: TaskInstanceKey) -> dict[str, str | int]:
 
 
 def _dag_address(key: TaskInstanceKey) -> str:
-    return f"../dags/{quote(key.dag_id, safe='')}"
+    return f"../dags/{quote(storable(key.dag_id), safe='')}"
 
 
 def _run_address(key: TaskInstanceKey) -> str:
-    return f"{_dag_address(key)}/runs/{quote(key.run_id, safe='')}"
+    return f"{_dag_address(key)}/runs/{quote(storable(key.run_id), safe='')}"
 
 
 def log_address(key: TaskInstanceKey, try_number: int) -> str:

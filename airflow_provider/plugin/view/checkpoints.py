@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from airflow_provider.core import layout
 from airflow_provider.core.lineage import AttemptRecords, LineageCheckpoint
+from airflow_provider.core.strict_json import storable
 from airflow_provider.plugin.view import words
 from airflow_provider.plugin.view.facts import Recorded, Seen
 from airflow_provider.plugin.view.snippets import Snippet, snippets_for
@@ -188,16 +189,18 @@ def _metrics(checkpoint: LineageCheckpoint, *, first: str | None) -> tuple[tuple
 def build_detail(seen: Seen, recorded: Recorded, name: str, *, metric: str | None) -> Detail | None:
     """None for a name that the lineage doesn't have: a browser can't ask for anything else in the bucket."""
     names = {c.name: c for c in seen.lineage.checkpoints}
-    checkpoint = names.get(name)
+    # An address can't hold half of a character: it asks for such a name as it can be written.
+    checkpoint = names.get(name) or next((c for c in names.values() if storable(c.name) == name), None)
     if checkpoint is None:
         return None
+    name = checkpoint.name
     ancestors = _ancestors(checkpoint, names)
     files = _files(seen, name)
     base = words.web_address(recorded.experiment_url)
     return Detail(
         row=row_of(checkpoint, names, seen, metric=metric),
         uri=f"{seen.lineage.experiment}/{name}",
-        object_url=f"{base.rstrip('/')}/{quote(name)}/" if base else None,
+        object_url=f"{base.rstrip('/')}/{quote(storable(checkpoint.name))}/" if base else None,
         metrics=_metrics(checkpoint, first=metric),
         metrics_cut=checkpoint.metrics_cut,
         files=files[:MAX_FILES],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider.core.failure import Failure, FailureKind
@@ -15,9 +18,19 @@ from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import ExperimentFacts
 from airflow_provider.core.records import RecordSegment, RestartEntry
 from airflow_provider.core.strict_json import storable
-from airflow_provider.plugin.rendering import Addresses, Shown, key_query, lineage_page, message_page
+from airflow_provider.plugin.answers import Answer
+from airflow_provider.plugin.recorded import Training
+from airflow_provider.plugin.rendering import (
+    Addresses,
+    Listed,
+    Shown,
+    key_query,
+    lineage_page,
+    message_page,
+    trainings_page,
+)
 from airflow_provider.plugin.view.facts import Problem, Recorded, Seen
-from airflow_provider.plugin.view.page import Choice, build_page
+from airflow_provider.plugin.view.page import Choice, build_page, page_as_json
 from airflow_provider.plugin.view.words import web_address
 from tests.support.lineage_page import after, facts, recorded, seen
 from tests.support.records import NOW, attempt_records, claim, entry, manifest, owner
@@ -108,6 +121,72 @@ def test_no_text_becomes_markup(plain: Structure, text: str) -> None:
     assert found.attributes <= plain.attributes
     odd = [a for a in found.addresses if ":" in a.split("/")[0] and not a.startswith(("http://", "https://"))]
     assert odd == ["data:,"], "the icon of the frame's page"
+
+
+HALF = "a\ud800"
+
+
+def with_texts(text: str) -> Seen:
+    """A lineage with the text as every name, past the checks that records and XComs go through."""
+    found = seen()
+    names = [c.name for c in found.lineage.checkpoints]
+
+    def renamed(name: str | None) -> str | None:
+        return f"{name}{text}" if name in names else name
+
+    checkpoints = tuple(
+        c.model_copy(
+            update={"name": renamed(c.name), "parent": renamed(c.parent), "metrics": {text: text, "loss": 1.0}}
+        )
+        for c in found.lineage.checkpoints
+    )
+    attempts = tuple(
+        a.model_copy(
+            update={
+                "submission_id": text,
+                "failure_reason": text,
+                "restore_reason": text,
+                "restored_from": renamed(a.restored_from),
+                "warm_started_from": text,
+            }
+        )
+        for a in found.lineage.attempts
+    )
+    lineage = found.lineage.model_copy(update={"checkpoints": checkpoints, "attempts": attempts, "experiment": text})
+    return replace(found, lineage=lineage, facts=None, quarantine={names[0]: text})
+
+
+@given(text=st.one_of(st.just(HALF), st.text(st.characters(), max_size=20)))
+@example(text=HALF)
+def test_half_of_a_character_is_no_error(text: str) -> None:
+    """Neither UTF-8 nor an address has lone surrogates, and Python's texts do."""
+    found = with_texts(text)
+    task = recorded(
+        key=TaskInstanceKey(text, text, text),
+        state=text,
+        experiment=text,
+        job_url=f"http://h/{text}",
+        experiment_url=f"http://h/{text}",
+    )
+    choice = Choice(checkpoint=found.lineage.checkpoints[-1].name, metric=text)
+    page = build_page(task, found, choice)
+    link = Addresses("lineage", key_query(task.key) | {"metric": text})
+    html = lineage_page(Shown(task, found, page, Problem(text, text, text)), choice, link)
+    assert Answer.of(html).body.decode()
+    assert Answer.of(json.dumps(page_as_json(page), allow_nan=False)).body.decode()
+    # The link leads to the checkpoint that it stands beside.
+    queries = (parse_qs(urlsplit(a).query, keep_blank_values=True) for a in Structure(html).addresses)
+    asked = {q["checkpoint"][0] for q in queries if "checkpoint" in q}
+    assert len(asked) >= 4
+    for name in asked:
+        detail = build_page(task, found, Choice(checkpoint=name)).detail
+        assert detail is not None
+        assert storable(detail.row.name) == storable(name)
+    row = Training(task.key, text, NOW, text, 1)
+    for run_id in (None, text):
+        listed = Addresses("run", {} if run_id is None else {"run_id": run_id})
+        assert Answer.of(trainings_page(text, Listed([row], 1, 1, 1), empty=text, link=listed)).body.decode()
+    assert Answer.of(message_page(text, text=text)).body.decode()
 
 
 @given(text=texts)

@@ -304,6 +304,32 @@ def test_a_lineage_of_another_experiment_is_not_shown_instead(
     assert reader.get("/lineage", params=QUERY).status_code == 503
 
 
+@pytest.mark.parametrize(
+    "odd", ['"\\ud800"', '"x\\u0000"', "[" * 50_000, '{"experiment": "s3://m/\\udfff", "attempts": []}']
+)
+def test_an_xcom_with_half_a_character_or_no_end_is_no_error(
+    reader: TestClient, bucket: Bucket, tables: Tables, odd: str
+) -> None:
+    """JSON can spell what no answer can hold; anybody who may write an XCom can write it."""
+    for key in ("checkpoint_lineage", "experiment_url", "ray_job_url"):
+        tables.push(key, odd if key == "checkpoint_lineage" else odd.replace('"', '"http://h/', 1))
+    for answer in (bucket.answer, StoreUnreachable("No answer")):
+        bucket.answer = answer
+        for path in PAGES:
+            assert reader.get(path, params=QUERY).status_code in (200, 303, 503), path
+
+
+def test_a_record_with_half_a_character_gives_a_page(
+    client: TestClient, tables: Tables, bucket: Bucket, token: Callable[[str], str]
+) -> None:
+    tables.add_task()
+    tables.keep(KEY, JOB | {"experiment": "s3://models/a\ud800b"})
+    client.cookies.set("_token", token("reader of d"))
+    for path in PAGES:
+        assert client.get(path, params=QUERY).status_code in (200, 303), path
+    assert {r.experiment for r in bucket.asked} == {"s3://models/a\ufffdb"}
+
+
 def test_a_damaged_xcom_is_no_error(reader: TestClient, bucket: Bucket, tables: Tables) -> None:
     tables.push("checkpoint_lineage", {"experiment": URI, "attempts": "none"})
     tables.push("experiment_url", ["x"])
