@@ -96,6 +96,8 @@ def _transport(address: ClusterAddress, credentials: ClusterCredentials) -> Find
             known="whoever reaches Ray's Jobs API may run code on the cluster",
             change="run Ray with RAY_AUTH_MODE=token and put the token into the connection's password, or fence the network",
         )
+    if not address.is_secure and address.is_loopback:
+        return ok("authentication", f"a token in header {credentials.shown_header}, over http on this machine only")
     if not address.is_secure:
         return warning(
             "authentication",

@@ -42,7 +42,8 @@ def read_next_try(key: TaskInstanceKey, owners: dict[int, OwnerRecord], *, after
 
 
 def _by_owner(newest: OwnerRecord, *, retries: int, after: After, why: str) -> NextTry:
-    is_clear = after == "clear"
+    is_over = newest.final or newest.gave_up is not None
+    is_clear = after == "clear" or (after == "auto" and is_over)
     facts = TryFacts(
         dag_run_identity=newest.dag_run_identity,
         try_number=newest.try_number + 1,
@@ -50,7 +51,12 @@ def _by_owner(newest: OwnerRecord, *, retries: int, after: After, why: str) -> N
         clear_number=newest.clear_number + (1 if is_clear else 0),
         own_ks=frozenset(),
     )
-    said = f"{why}: the next try is {'a clear' if is_clear else 'a retry'} after owner {newest.k}'s (--after)"
+    by = "a stop for good" if newest.final else "a try that gave up" if newest.gave_up else "a try that may be retried"
+    said = f"{why}: the newest owner, {newest.k}, is {by}, so the next try is {'a clear' if is_clear else 'a retry'} (--after)"
+    if after != "auto":
+        said = (
+            f"{why}: the next try is {'a clear' if is_clear else 'a retry'} after owner {newest.k}'s, as --after says"
+        )
     return NextTry(facts, "clear" if is_clear else "retry", None, (said,))
 
 

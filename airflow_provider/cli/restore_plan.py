@@ -72,6 +72,13 @@ class Plan:
         return self.decision.failure.reason if isinstance(self.decision, Refuse) else self.decision.reason
 
     @property
+    def restore_reason(self) -> str | None:
+        """Why it would begin where it does."""
+        if self.point is None:
+            return None
+        return f"warm start's parent: {self.point.why_nothing}" if self.parent else self.point.reason
+
+    @property
     def attempt(self) -> AttemptRef | None:
         """The attempt that the try would claim, join or collect."""
         decision = self.decision
@@ -227,7 +234,7 @@ def _data(plan: Plan, on_clear: str) -> dict[str, Any]:
         "restore": {
             "checkpoint": point.candidate.name if point and point.candidate else None,
             "warm_start_from": plan.parent,
-            "reason": point.reason if point else None,
+            "reason": plan.restore_reason,
             "skipped": [one.model_dump() for one in point.skipped] if point else [],
         },
         "would_fail": plan.is_trouble,
@@ -272,7 +279,7 @@ def _show_restore_point(plan: Plan, row: Any) -> None:
         candidate = plan.point.candidate
         values = f" ({wording.metrics(candidate.metrics)})" if candidate and candidate.metrics else ""
         row("from", f"{candidate.name}{values}" if candidate else plan.parent or "the start")
-        row("", plan.point.reason)
+        row("", plan.restore_reason or "")
         for skipped in plan.point.skipped:
             row("passed over", f"{skipped.checkpoint}: {skipped.why}", "yellow")
     elif plan.parent is not None:

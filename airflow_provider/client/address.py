@@ -69,6 +69,17 @@ class ClusterAddress:
         return cls(host=name, port=number, is_secure=_SECURE[scheme], prefix=prefix)
 
     @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine by its name or address: nothing that is sent there leaves it."""
+        name = self.host.lower().rstrip(".")
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(name.partition("%")[0]).is_loopback
+        except ValueError:
+            return False
+
+    @property
     def authority(self) -> str:
         """Host and port as they stand in a URL, an IPv6 literal in brackets once."""
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -22,6 +22,8 @@ from airflow_provider.core.records import (
     SkippedCheckpoint,
 )
 
+_FROM_THE_START = "from the start: "
+
 
 @dataclass(frozen=True)
 class AttemptCheckpoints:
@@ -64,6 +66,11 @@ class RestorePoint:
     candidate: Candidate | None
     reason: str
     skipped: tuple[SkippedCheckpoint, ...] = ()
+
+    @property
+    def why_nothing(self) -> str:
+        """The reason without what follows from it, for where a parent outside may be begun from instead."""
+        return self.reason.removeprefix(_FROM_THE_START)
 
 
 @dataclass(frozen=True)
@@ -250,8 +257,8 @@ def conclude(
             change="release one, or start again with on_clear='fresh'",
         )
     if not attempts:
-        return RestorePoint(None, "from the start: there is no earlier attempt")
-    return RestorePoint(None, f"from the start: no committed checkpoint in {len(attempts)} earlier attempts")
+        return RestorePoint(None, f"{_FROM_THE_START}there is no earlier attempt")
+    return RestorePoint(None, f"{_FROM_THE_START}no committed checkpoint in {len(attempts)} earlier attempts")
 
 
 def start_manifest(

@@ -38,15 +38,27 @@ from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider.client.jobs_client import SyncJobsClient
     from airflow_provider.client.values import JobInfo
     from airflow_provider.storage.experiment_records import ExperimentRecords, Stored, Warn
 
 _MAX_SAID = 400
 _ADVICE = {
-    FailureKind.USER: "correct the training code, then clear the task: it goes on from the last committed checkpoint",
-    FailureKind.STOPPED: "clear the task to go on from the last committed checkpoint",
-    FailureKind.TIMEOUT: "give more time (timeout_s), then clear the task: it goes on from the last committed checkpoint",
+    FailureKind.USER: "correct the training code, then clear the task",
+    FailureKind.STOPPED: "clear the task",
+    FailureKind.TIMEOUT: "give more time (timeout_s), then clear the task",
+}
+_GOES_ON = {
+    True: "it goes on from the last committed checkpoint",
+    False: "it begins again, since nothing is committed yet",
+    None: "it goes on from the last committed checkpoint, if there is one",
+}
+_NEXT_TRY = {
+    True: "the next try restores from the newest verified checkpoint",
+    False: "the next try begins again, since nothing is committed yet",
+    None: "the next try restores from the newest verified checkpoint, if there is one",
 }
 
 
@@ -309,13 +321,22 @@ def mark_published(records: ExperimentRecords, ref: AttemptRef) -> None:
         records.set_collected(ref, record=record, etag=stored.etag)
 
 
-def job_failed(failure: Failure, *, uri: str, submission_id: str | None) -> RayJobFailed:
-    """The failure as an exception, with what to do about it."""
-    what_next = "the next try restores from the newest verified checkpoint" if failure.is_retryable else "not retried"
+def has_commit(lineage: Mapping[str, Any]) -> bool:
+    """Whether the newest generation of a lineage, as the XCom has it, holds a checkpoint that can be gone on from."""
+    generation = str(lineage["attempts"][-1]["ref"]).partition("/")[0] if lineage["attempts"] else ""
+    return any(c["state"] == "committed" and c["attempt"].startswith(f"{generation}/") for c in lineage["checkpoints"])
+
+
+def job_failed(
+    failure: Failure, *, uri: str, submission_id: str | None, is_committed: bool | None = None
+) -> RayJobFailed:
+    """The failure as an exception, with what to do about it. `is_committed`: whether there is a checkpoint; None: unknown."""
+    what_next = _NEXT_TRY[is_committed] if failure.is_retryable else "not retried"
+    advice = _ADVICE.get(failure.kind)
     return RayJobFailed(
         failure.reason,
         known=f"{failure.kind.value}; {what_next}; experiment {uri}",
-        change=_ADVICE.get(failure.kind, ""),
+        change=f"{advice}: {_GOES_ON[is_committed]}" if advice else "",
         failure=failure,
         submission_id=submission_id,
     )

@@ -9,7 +9,7 @@ from airflow_provider.core.goodput import Goodput, TimeSpent, goodput_sentence, 
 from airflow_provider.core.redaction import redact
 from airflow_provider.hooks.final_stop import JOB_RECORD_KEY
 from airflow_provider.links.ray_train import EXPERIMENT_URL_KEY, JOB_URL_KEY, experiment_url, job_url
-from airflow_provider.operators.collecting import project_results, read_experiment
+from airflow_provider.operators.collecting import has_commit, project_results, read_experiment
 from airflow_provider.operators.goodput_metrics import emit_goodput
 from airflow_provider.operators.marker import keep_job_record
 
@@ -33,6 +33,8 @@ class Publication:
     def __init__(self, ti: RuntimeTaskInstanceProtocol, log: Any, *, store: TaskStateStoreAccessor) -> None:
         self._ti, self._log, self._store = ti, log, store
         self._goodput: Goodput | None = None
+        self.is_committed: bool | None = None
+        """Whether there is a checkpoint to go on from; None while nobody has looked."""
 
     def experiment(self, request: TrainingRequest, *, identity: str, stop_on_kill: bool) -> None:
         """Before anything is owned: from here on the listener can stop what this try is about to start."""
@@ -72,6 +74,7 @@ class Publication:
         """
         try:
             published = project_results(read_experiment(records, warn=self._log.warning), now=now)
+            self.is_committed = has_commit(published.lineage_xcom)
             self._goodput = published.goodput
             if is_over:
                 self._count(published.goodput, k=k, counted_by=counted_by)

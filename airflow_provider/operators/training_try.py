@@ -223,11 +223,13 @@ class TrainingTry(Ownership):
         point = scan_restore_point(
             self.records, ref=ref, policy=self.request.restore, newest=self._newest, warn=self.log
         )
+        before = self._newest.claim if self._newest and ref.attempt > 1 else None
         if point is not None:
-            self.log(point.reason)
+            has_parent = self.warm_starter is not None or (before is not None and before.warm_start is not None)
+            is_open = point.candidate is None and has_parent  # the warm start says next where it begins
+            self.log(f"nothing of this generation to restore: {point.why_nothing}" if is_open else point.reason)
             for skipped in point.skipped:
                 self.log(f"checkpoint {skipped.checkpoint} can't be restored: {skipped.why}")
-        before = self._newest.claim if self._newest and ref.attempt > 1 else None
         has_own = point is not None and point.candidate is not None
         warm_start = before.warm_start if before else None
         if self.warm_starter is not None:

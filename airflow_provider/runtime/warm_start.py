@@ -40,8 +40,7 @@ def from_parent(spec: JobSpec, resolved: Resolved) -> Resolved:
             known=f"{verdict.why}, since attempt {spec.ref} was claimed",
             change="bring its objects back, or clear the task with on_clear='fresh' to choose a parent anew",
         )
-    own = resolved.point.reason.removeprefix("from the start: ")
-    point = replace(resolved.point, reason=f"{decided.reason}; {own}")
+    point = replace(resolved.point, reason=f"{decided.reason}; {resolved.point.why_nothing}")
     return replace(resolved, point=point, parent=decided.parent.uri)
 
 

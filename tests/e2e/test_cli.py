@@ -98,8 +98,7 @@ def test_doctor_looks_from_both_sides(stack: Stack) -> None:
     )
     assert good.code == 0, good.out
     found = good.json["findings"]
-    assert {one["health"] for one in found} == {"ok", "warning"}
-    assert [one["check"] for one in found if one["health"] == "warning"] == ["authentication"], "plain http on loopback"
+    assert {one["health"] for one in found} == {"ok"}, "plain http on loopback is nothing to warn of"
     inside = {one["check"]: one["what"] for one in found}
     assert "all of Ray's internals" in inside["ray-seams"]
     assert inside["cluster-bucket"].startswith("the cluster's identity: delete")

@@ -11,8 +11,11 @@ import pytest
 
 from airflow_provider.cli import doctor, doctor_bucket
 from airflow_provider.cli.doctor_bucket import check_bucket
+from airflow_provider.cli.doctor_cluster import _transport
 from airflow_provider.cli.exit_codes import OK, PROBLEM
 from airflow_provider.cli.findings import Finding
+from airflow_provider.client.address import ClusterAddress
+from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.core.errors import StorePermissionDenied, WriteConflict
 from airflow_provider.core.self_check import MARK, SelfCheckReport, SelfCheckRequest, SelfCheckStep
 from airflow_provider.testing.jobs_api import FakeJobsServer
@@ -41,10 +44,11 @@ def test_all_is_well(cli: CommandLine, server: FakeJobsServer, tmp_path: Path) -
     said = cli("doctor", "--storage-path", tmp_path, "--json")
     assert said.code == OK, said.out
     found = health(said)
-    assert found["authentication"] == "warning", "the token goes over plain http here"
+    assert finding(said, "authentication")["what"].endswith("over http on this machine only"), "a token on loopback"
     assert found["cluster-inside"] == "skipped"
-    rest = {name: how for name, how in found.items() if name not in ("authentication", "cluster-inside")}
+    rest = {name: how for name, how in found.items() if name != "cluster-inside"}
     assert set(rest) == {
+        "authentication",
         "versions",
         "aws-connection",
         "bucket-list",
@@ -121,6 +125,14 @@ def test_an_old_airflow_is_a_problem(cli: CommandLine, server: FakeJobsServer, m
     said = cli("doctor", "--json")
     assert said.code == PROBLEM
     assert finding(said, "versions")["change"] == "install apache-airflow 99 or newer"
+
+
+def test_a_token_in_clear_is_a_warning_where_it_leaves_this_machine() -> None:
+    token = ClusterCredentials(token="t")
+    away = _transport(ClusterAddress.parse("http://ray.example:8265"), token)
+    assert (away.health.value, away.what) == ("warning", "the token travels in clear over http to ray.example")
+    for host in ("http://127.0.0.1:8265", "http://localhost:8265", "http://[::1]:8265", "https://ray.example"):
+        assert _transport(ClusterAddress.parse(host), token).health.value == "ok", host
 
 
 def test_no_token_is_a_warning(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from airflow_provider.cli.next_try import NextTry
 from airflow_provider.cli.restore_plan import make_plan
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import ClusterUnreachable, RayTrainError
+from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.records import CheckpointFile, ParentCheckpoint, WarmStartRecord
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.support.command_line import CommandLine, files, on_disk
@@ -205,6 +206,31 @@ def test_without_airflows_database_the_guess_is_said(
     assert cleared["reason"].startswith("the task was cleared")
 
 
+@pytest.mark.parametrize(
+    ("owner", "after", "why"),
+    [
+        (
+            {"final": True, "created_by": "listener"},
+            "clear",
+            "owner, 2, is a stop for good, so the next try is a clear",
+        ),
+        ({"gave_up": Failure(kind=FailureKind.USER, reason="x")}, "clear", "is a try that gave up, so"),
+        ({}, "retry", "is a try that may be retried, so the next try is a retry"),
+    ],
+)
+def test_without_airflows_database_a_stop_for_good_is_followed_by_a_clear(
+    cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer, owner: dict[str, Any], after: str, why: str
+) -> None:
+    """The bucket alone tells that no retry comes any more."""
+    bench.own(2, **owner)
+    said = cli("restore-plan", on_disk(bench, folder), "--json")
+    assert said.json["next_try"]["after"] == after
+    assert why in said.json["assumed"][0]
+    assert said.json["reason"].startswith("the task was cleared") is (after == "clear")
+    asked = cli("restore-plan", folder, "--json", "--after", "retry").json
+    assert asked["next_try"]["after"] == "retry", "--after counts whatever the bucket says"
+
+
 def test_what_the_dashboard_refused_is_said(
     cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer
 ) -> None:
@@ -261,6 +287,8 @@ def test_a_warm_starts_parent_is_looked_at_as_the_try_does(
     bench.claim(1, warm_start=WarmStartRecord(parent=found, reason="named"))
     bench.end("failed")
     said = cli("restore-plan", on_disk(bench, folder), "--json")
+    assert said.json["restore"]["reason"] == "warm start's parent: no committed checkpoint in 1 earlier attempts"
+    assert "from the start: " not in cli("restore-plan", folder).text, "it begins from the parent, and says so once"
     assert said.json["restore"]["warm_start_from"] == str(parent)
     assert said.json["would_fail"] is not is_there
     assert said.code == (OK if is_there else PROBLEM)

@@ -85,3 +85,22 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
     except InvalidConfig:
         return
     assert ClusterAddress.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("host", "is_loopback"),
+    [
+        ("127.0.0.1", True),
+        ("http://127.8.9.1:8265", True),
+        ("http://localhost:8265", True),
+        ("LOCALHOST", True),
+        ("ray.localhost", True),
+        ("http://[::1]:8265", True),
+        ("http://localhost.example", False),
+        ("http://10.0.0.5", False),
+        ("http://127.0.0.1.example", False),
+        ("http://0.0.0.0:8265", False),
+    ],
+)
+def test_what_never_leaves_this_machine(host: str, is_loopback: bool) -> None:
+    assert ClusterAddress.parse(host).is_loopback is is_loopback

@@ -15,6 +15,7 @@ from airflow_provider.core.errors import (
     StoreUnreachable,
 )
 from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.operators.collecting import has_commit
 from airflow_provider.triggers.ray_train import RayTrainTrigger
 from tests.support.experiment import ref
 from tests.support.fake_airflow import refused
@@ -110,6 +111,42 @@ def test_without_faults_all_of_it_is_written(world: World) -> None:
     assert failure_of(world, trigger).kind is FailureKind.CONFIG
     assert "late-owner-000001" in world.records.segments(ref(1, 1))
     assert world.records.collected(ref(1, 1)) is not None
+
+
+@pytest.mark.parametrize(
+    ("commits", "what_next"),
+    [
+        (1, "it goes on from the last committed checkpoint"),
+        (0, "it begins again, since nothing is committed yet"),
+    ],
+)
+def test_the_advice_promises_no_checkpoint_that_is_not_there(world: World, commits: int, what_next: str) -> None:
+    trigger = world.defer()
+    world.bench.commit(*[f"checkpoint_{i}" for i in range(commits)])
+    world.server.set_status(trigger.submission_id, "STOPPED")
+    with pytest.raises(RayJobFailed) as caught:
+        world.resume(trigger)
+    assert caught.value.failure.kind is FailureKind.STOPPED
+    assert caught.value.change == f"clear the task: {what_next}"
+
+
+def test_where_nobody_could_look_the_advice_says_if(world: World) -> None:
+    trigger = world.defer()
+    world.bench.commit("checkpoint_0")
+    world.server.set_status(trigger.submission_id, "STOPPED")
+    assert break_store(world, FAULTS["the owners for the lineage"], StoreUnreachable("away")) == []
+    with pytest.raises(RayJobFailed) as caught:
+        world.resume(trigger)
+    assert caught.value.change == "clear the task: it goes on from the last committed checkpoint, if there is one"
+
+
+def test_a_checkpoint_of_an_older_generation_is_none_to_go_on_from() -> None:
+    old = {"state": "committed", "attempt": "g1/a1"}
+    attempts = [{"ref": "g1/a1"}, {"ref": "g2/a1"}]
+    assert not has_commit({"attempts": attempts, "checkpoints": [old]})
+    assert not has_commit({"attempts": attempts, "checkpoints": [{"state": "pruned", "attempt": "g2/a1"}]})
+    assert has_commit({"attempts": attempts, "checkpoints": [old, {"state": "committed", "attempt": "g2/a1"}]})
+    assert not has_commit({"attempts": [], "checkpoints": []})
 
 
 # --- decided again -----------------------------------------------------------------------------------------------------

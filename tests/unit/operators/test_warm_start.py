@@ -205,6 +205,9 @@ def test_a_retry_without_a_commit_begins_from_the_same_parent_although_a_newer_o
     retry(bench, nights)
     assert parent(bench) == uri
     assert "the generation's first claim chose it" in nights.said[-1]
+    told = [line for line in bench.said if "earlier attempts" in line]
+    assert told == ["nothing of this generation to restore: no committed checkpoint in 1 earlier attempts"]
+    assert not any("from the start" in line for line in bench.said), "it is not where it begins"
 
 
 def test_a_retry_with_commits_restores_its_own_and_asks_nobody_about_the_parent(bench: Bench, nights: Nights) -> None:
