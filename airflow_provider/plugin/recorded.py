@@ -97,13 +97,13 @@ def _kept(session: Session, key: TaskInstanceKey) -> tuple[Any, str | None]:
 
     scope = TaskScope(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
     try:
-        return _json(get_state_backend().get(scope, JOB_RECORD_KEY, session=session)), None
+        return from_json(get_state_backend().get(scope, JOB_RECORD_KEY, session=session)), None
     except Exception as error:  # process edge: a state backend of the deployment may fail in any way; the XCom is left
         logger.exception("The state store gave no record of %s", key)
         return None, type(error).__name__
 
 
-def _json(value: Any) -> Any:
+def from_json(value: Any) -> Any:
     """The value of a JSON text; any other text is itself. What nobody could write again, or send, is not in it."""
     if isinstance(value, str):
         try:
@@ -120,7 +120,7 @@ def _xcoms(session: Session, key: TaskInstanceKey) -> dict[str, Any]:
     wanted = (JOB_RECORD_KEY, JOB_URL_KEY, EXPERIMENT_URL_KEY, LINEAGE_KEY)
     rows = session.scalars(_of(select(XComModel), XComModel, key).where(XComModel.key.in_(wanted)))
     # Ours are plain JSON: objects of other classes are never made here, whatever somebody has pushed under these keys.
-    return {row.key: _json(row.value) for row in rows}
+    return {row.key: from_json(row.value) for row in rows}
 
 
 def _job(value: Any) -> dict[str, Any] | None:
@@ -163,7 +163,7 @@ def trainings(
     found = []
     for kept, state, try_number in session.execute(newest.limit(RUNS_PER_PAGE)):
         key = TaskInstanceKey(kept.dag_id, kept.run_id, kept.task_id, kept.map_index)
-        job = _job(_json(kept.value))
+        job = _job(from_json(kept.value))
         where = job["experiment"] if job else ""
         found.append(Training(key, where, kept.updated_at, str(state) if state else None, try_number))
     return tuple(found), total

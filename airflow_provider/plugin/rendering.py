@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider.core.identity import TaskInstanceKey
     from airflow_provider.plugin.recorded import Training
     from airflow_provider.plugin.view.facts import Problem, Recorded, Seen
+    from airflow_provider.plugin.view.goodput import GoodputView
     from airflow_provider.plugin.view.page import Choice, ExperimentPage
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -152,8 +153,13 @@ class Listed(NamedTuple):
     pages: int
 
 
-def trainings_page(heading: str, found: Listed, *, empty: str, link: Addresses) -> str:
-    """The list of trainings, of one DAG run or of all DAGs that the user may read."""
+def trainings_page(
+    heading: str, found: Listed, *, empty: str, link: Addresses, goodput: GoodputView | None = None, num_told: int = 0
+) -> str:
+    """The list of trainings, of one DAG run or of all DAGs that the user may read.
+
+    `goodput` is that of the `num_told` trainings of the run that have told theirs.
+    """
     return _render(
         "trainings.html",
         title=heading,
@@ -161,6 +167,8 @@ def trainings_page(heading: str, found: Listed, *, empty: str, link: Addresses) 
         empty=empty,
         **found._asdict(),
         link=link,
+        goodput=goodput,
+        num_told=num_told,
         run_id=link.query.get("run_id"),
         lineage_link=lineage_address,
         dag_link=_dag_address,

@@ -187,7 +187,9 @@ class Tables:
             row = {"dag_run_id": run.id, "dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id}
             row |= {"map_index": key.map_index, "key": name, "value": value, "timestamp": NOW}
             session.execute(
-                delete(XComModel).filter_by(**{part: row[part] for part in ("dag_run_id", "task_id", "key")})
+                delete(XComModel).filter_by(
+                    **{part: row[part] for part in ("dag_run_id", "task_id", "map_index", "key")}
+                )
             )
             session.execute(insert(XComModel.__table__).values(**row))
             session.commit()

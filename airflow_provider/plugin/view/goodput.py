@@ -46,7 +46,11 @@ def build_goodput(seen: Seen) -> GoodputView | None:
     """None where there are no records to tell, or no time has passed."""
     if seen.facts is None or not seen.facts.attempts:
         return None
-    spent = goodput(seen.facts, now=seen.as_of).total
+    return goodput_view(goodput(seen.facts, now=seen.as_of).total)
+
+
+def goodput_view(spent: TimeSpent) -> GoodputView | None:
+    """Of one training, or of several together."""
     if spent.fraction is None:
         return None
     return GoodputView(f"{spent.fraction:.0%}", in_words(spent.wall_s), _shares(spent), goodput_sentence(spent))
