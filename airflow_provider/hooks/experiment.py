@@ -12,20 +12,25 @@ if TYPE_CHECKING:
 
 
 def open_experiment(
-    uri: str, *, aws_conn_id: str | None, storage_path: str | None = None, patience: Patience = PATIENT
+    uri: str,
+    *,
+    aws_conn_id: str | None,
+    storage_path: str | None = None,
+    patience: Patience = PATIENT,
+    team_name: str | None = None,
 ) -> ObjectStore:
     """The object store rooted at the experiment. Credentials are fetched at use, so they can't age in a client.
 
     `patience` is how long a request to S3 may take. `storage_path` is the directory that must exist for a new experiment on a
     local or shared one: an unmounted share is not an empty experiment. Raises InvalidConfig for a URI that is neither S3 nor
-    an absolute path.
+    an absolute path. `team_name`: see `s3_hook`.
     """
     from airflow_provider.storage.object_store import open_object_store
 
     if not uri.startswith("s3://"):
         return open_object_store(uri, anchor=storage_path)
 
-    return open_object_store(uri, client_factory=SharedS3Client(aws_conn_id, patience=patience))
+    return open_object_store(uri, client_factory=SharedS3Client(aws_conn_id, patience=patience, team_name=team_name))
 
 
 def cluster_storage(config: StorageConfig, *, uri: str, aws_conn_id: str | None) -> StorageConfig:

@@ -55,10 +55,19 @@ def read_recorded(session: Session, key: TaskInstanceKey) -> Recorded | None:
         unread=None if job else unread,
         conn_id=_text(job.get("conn_id")),
         aws_conn_id=_text(job.get("aws_conn_id")),
+        team_name=_team_name(session, key.dag_id),
         job_url=_text(xcoms.get(JOB_URL_KEY)),
         experiment_url=_text(xcoms.get(EXPERIMENT_URL_KEY)),
         lineage=lineage if isinstance(lineage, dict) else None,
     )
+
+
+def _team_name(session: Session, dag_id: str) -> str | None:
+    """By Airflow's database, as for a task: never by what the browser or a record says."""
+    from airflow.configuration import conf
+    from airflow.models.dag import DagModel
+
+    return DagModel.get_team_name(dag_id, session=session) if conf.getboolean("core", "multi_team") else None
 
 
 def _first(session: Session, model: Any, key: TaskInstanceKey) -> Any:

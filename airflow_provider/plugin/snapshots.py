@@ -25,7 +25,7 @@ FRESH_S = 2.0
 CACHED_BYTES = 256_000_000
 """Of memory, over all experiments: some six with 10,000 checkpoints, or fifty usual ones."""
 CACHED_EXPERIMENTS = 50
-Address = tuple[TaskInstanceKey, str, str | None]
+Address = tuple[TaskInstanceKey, str, str | None, str | None]
 
 
 @dataclass
@@ -67,7 +67,9 @@ class Snapshots:
         """The newest reading, and what kept us from a newer one. Never raises, and waits `wait_s` at most."""
         if recorded.experiment is None:
             return None, None
-        entry, running = self._begin((recorded.key, recorded.experiment, recorded.aws_conn_id), recorded)
+        entry, running = self._begin(
+            (recorded.key, recorded.experiment, recorded.aws_conn_id, recorded.team_name), recorded
+        )
         if running is not None:
             try:
                 await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(running)), self._wait_s)
@@ -151,5 +153,10 @@ def open_reader(recorded: Recorded) -> ExperimentReader:
     from airflow_provider.hooks.s3_clients import HASTY
 
     return ExperimentReader(
-        open_experiment(recorded.experiment or "", aws_conn_id=recorded.aws_conn_id, patience=HASTY)
+        open_experiment(
+            recorded.experiment or "",
+            aws_conn_id=recorded.aws_conn_id,
+            patience=HASTY,
+            team_name=recorded.team_name,
+        )
     )

@@ -43,6 +43,8 @@ class Recorded:
     """The error that kept us from the state store's record, where no XCom names the experiment either."""
     conn_id: str | None = None
     aws_conn_id: str | None = None
+    team_name: str | None = None
+    """Of the DAG, in an Airflow with several teams: its tasks see this team's connections, and so does its page."""
     job_url: str | None = None
     experiment_url: str | None = None
     lineage: Mapping[str, Any] | None = None
