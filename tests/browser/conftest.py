@@ -41,7 +41,12 @@ def browser() -> Iterator[Browser]:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """S3, Ray and Airflow with the trainings of the end-to-end tests."""
     dags = ROOT / "tests" / "e2e" / "dags"
-    with Stack(tmp_path_factory.mktemp("stack"), dags=[dags], is_gated=True) as stack:
+    with Stack(
+        tmp_path_factory.mktemp("stack"),
+        dags=[dags],
+        airflow_env={"AIRFLOW__CORE__TEST_CONNECTION": "Enabled"},
+        is_gated=True,
+    ) as stack:
         yield stack
 
 
