@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.records import ClaimRecord
+from airflow_provider.core.records import ClaimRecord, OwnerRecord, ParentCheckpoint, WarmStartRecord
 from tests.e2e.test_operator import wait_for_commits, wait_for_end
 from tests.stack.process import program, wait_until
 from tests.stack.services import Stack
@@ -21,10 +24,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 Start = Callable[..., TrainingRun]
 
 
-def ray_train(stack: Stack, *words: str) -> Said:
+def ray_train(stack: Stack, *words: str, start: tuple[str, ...] | None = None) -> Said:
     """Run the command as it is installed, in an environment like that of Airflow's own processes."""
     done = subprocess.run(
-        [program("airflow"), "ray-train", *words],
+        [*(start or (program("airflow"),)), "ray-train", *words],
         # With OpenTelemetry on, Airflow logs to stdout before it calls any command (docs/cli.md, For scripts).
         env=stack.airflow.env() | {"AIRFLOW__METRICS__OTEL_ON": "False"},
         cwd=stack.state_dir,
@@ -129,9 +132,9 @@ def test_gc_stops_an_orphan_and_nothing_else(unharmed: TrainingRun, stack: Stack
     assert records_at(stack.s3, uri).stops(ClaimRecord.parse(claim_body(stack, uri, 1), key="claim").ref)
 
 
-def copied(stack: Stack, uri: str, name: str, *, orphan: str) -> str:
+def copied(stack: Stack, uri: str, name: str, *, orphan: str, root: str = "s3://models/cli") -> str:
     """The experiment at another path, with a second attempt and the first one's job renamed."""
-    source, target = records_at(stack.s3, uri), records_at(stack.s3, f"s3://models/cli/{name}")
+    source, target = records_at(stack.s3, uri), records_at(stack.s3, f"{root}/{name}")
     for info in source.store.list(""):
         found = source.store.read(info.key)
         if found is not None and info.key != layout.outcome(1, 1):
@@ -188,3 +191,103 @@ def test_a_training_that_fails_and_restores_under_the_eyes_of_the_commands(start
     assert f"from {second['restored_from']}" in shown.text
     again = ray_train(stack, "restore-plan", *names(run), "--json", "--after", "retry").json
     assert (again["decision"], again["would_fail"]) == ("Finished", False)
+
+
+def gc_at_once(stack: Stack, *words: str) -> Said:
+    """The same command, but for the age that it asks of everything: no test can wait for an hour by the store's clock."""
+    code = (
+        "import sys; from airflow_provider.cli import gc; gc.LEAST_AGE_S = 0.0; "
+        "from airflow.__main__ import main; sys.argv[0] = 'airflow'; main()"
+    )
+    return ray_train(stack, "gc", *words, "--older-than", "0m", "--json", start=(sys.executable, "-c", code))
+
+
+@pytest.mark.slow
+def test_gc_removes_what_is_nobodys_from_a_real_bucket_and_nothing_else(unharmed: TrainingRun, stack: Stack) -> None:
+    """An orphan job, an upload that was cut off and an old experiment go; the next run's parent and a child's parent stay."""
+    source, root = unharmed.xcom()["experiment"], "s3://models/gc"
+    sandbox = Sandbox(stack, source, root)
+    newest = sandbox.copy("newest", days_ago=-0.001)  # the orphaned one is of the same moment
+    parent = sandbox.copy("parent", days_ago=3)
+    child = sandbox.copy("child", days_ago=2, warm_start=f"{parent}/{unharmed.lineage().checkpoints[-1].name}")
+    old = sandbox.copy("old", days_ago=4)
+    orphan = f"af-gc-orphan-{time.time_ns()}"
+    orphaned = copied(stack, source, "orphaned", orphan=orphan, root=root)
+    cut_off = f"{newest}/g000001/attempts/000001/checkpoint_cut_off"
+    sandbox.put(f"{cut_off}/state.pt", b"half of a state")
+    submit_sleeper(stack, orphan, experiment=orphaned)
+    wait_until(lambda: status_of(stack, orphan) == "RUNNING", timeout_s=120, what="the orphan to run")
+    before = sandbox.objects()
+
+    looked = gc_at_once(stack, root)
+    assert looked.code == 0, looked.out + looked.err
+    wanted = {("job", orphan), ("leftover", cut_off), ("experiment", old)}
+    # The child is over, as old as its parent, and nobody began from it.
+    assert chosen(looked, "collect") == wanted | {("experiment", child)}
+    kept = {item["name"]: item["why"] for item in looked.json["items"] if item["verdict"] == "keep"}
+    assert f"{child} began from it" in kept[parent]
+    assert "the next run may begin from it" in kept[newest]
+    assert orphaned in kept
+    assert sandbox.objects() == before, "a dry run"
+    assert status_of(stack, orphan) == "RUNNING"
+
+    done = gc_at_once(stack, root, "--jobs", "--leftovers", "--experiments", "--apply")
+    assert done.code == 0, done.out + done.err
+    wait_until(lambda: status_of(stack, orphan) == "STOPPED", timeout_s=120, what="the orphan's end")
+    after = sandbox.objects()
+    gone = before.keys() - after.keys()
+    assert {key for key in before if key.startswith("gc/old/")} <= gone
+    assert {key.split("/")[1] for key in gone} == {"old", "child", "newest"}
+    assert [key for key in gone if key.startswith("gc/newest/")] == [f"{cut_off.removeprefix('s3://models/')}/state.pt"]
+    assert {key.split("/")[1] for key in after.keys() - before.keys()} == {"orphaned"}, "the record of the stop"
+    assert all(after[key] == etag for key, etag in before.items() if key not in gone)
+
+    again = gc_at_once(stack, root)
+    assert chosen(again, "collect") == {("experiment", parent)}, "nobody's child is left: one generation at a time"
+
+
+def chosen(said: Said, verdict: str) -> set[tuple[str, str]]:
+    """Scopes and names of what `gc` would collect, or keep."""
+    return {(item["scope"], item["name"]) for item in said.json["items"] if item["verdict"] == verdict}
+
+
+class Sandbox:
+    """Copies of a training that ended well, below a path of their own."""
+
+    def __init__(self, stack: Stack, source: str, root: str) -> None:
+        self.stack, self.source, self.root = stack, records_at(stack.s3, source), root
+        self.bucket, _, self.prefix = root.removeprefix("s3://").partition("/")
+
+    def copy(self, name: str, *, days_ago: float, warm_start: str | None = None) -> str:
+        """The experiment as that of an earlier DAG run, perhaps begun from another one's checkpoint."""
+        target = records_at(self.stack.s3, f"{self.root}/{name}")
+        for info in self.source.store.list(""):
+            found = self.source.store.read(info.key)
+            assert found is not None
+            target.store.write(info.key, found.body)
+        owner = OwnerRecord.parse(self.body(layout.owner(1)), key="owner")
+        at = owner.created_at - timedelta(days=days_ago)
+        target.store.write(layout.owner(1), owner.model_copy(update={"created_at": at}).body())
+        if warm_start is not None:
+            claim = ClaimRecord.parse(self.body(layout.claim(1, 1)), key="claim")
+            record = WarmStartRecord(parent=ParentCheckpoint(uri=warm_start), reason="a test says so")
+            target.store.write(layout.claim(1, 1), claim.model_copy(update={"warm_start": record}).body())
+        return target.store.uri
+
+    def body(self, key: str) -> bytes:
+        found = self.source.store.read(key)
+        assert found is not None
+        return found.body
+
+    def put(self, uri: str, body: bytes) -> None:
+        key = uri.removeprefix(f"s3://{self.bucket}/")
+        self.stack.s3.client().put_object(Bucket=self.bucket, Key=key, Body=body)
+
+    def objects(self) -> dict[str, str]:
+        """Keys and etags of all that lies below the path."""
+        pages = (
+            self.stack.s3.client()
+            .get_paginator("list_objects_v2")
+            .paginate(Bucket=self.bucket, Prefix=f"{self.prefix}/")
+        )
+        return {one["Key"]: one["ETag"] for page in pages for one in page.get("Contents", [])}
