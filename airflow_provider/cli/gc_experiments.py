@@ -144,12 +144,17 @@ class ExperimentSearch:
         return self._why_job_lives(one)
 
     def _why_job_lives(self, one: _Read) -> str | None:
-        for attempt in one.facts.attempts[-1:]:
+        """An orphan too: it is held back by the claims, and would write below the path again when they are gone."""
+        *earlier, last = one.facts.attempts or (None,)
+        for attempt in (last, *earlier):
+            if attempt is None or (attempt is not last and attempt.final_outcome is not None):
+                continue
+            which = "its last job" if attempt is last else f"the job of {attempt.claim.ref}"
             seen = self.sight(attempt.claim.submission_id)
             if isinstance(seen, ClusterSilent):
-                return f"the cluster can't be asked for its last job ({seen.why})"
+                return f"the cluster can't be asked for {which} ({seen.why})"
             if isinstance(seen, JobSeen) and not seen.status.is_terminal:
-                return f"its last job is {seen.status.value}"
+                return f"{which} is {seen.status.value}"
         return None
 
     def _deed(self, one: _Read) -> Deed:

@@ -112,6 +112,29 @@ def test_one_whose_job_lives_or_cannot_be_asked_for_stays(cli: CommandLine, root
     assert "the cluster can't be asked" in items(cli("gc", root, "--experiments", "--json"), "keep")["old"]
 
 
+@pytest.mark.parametrize("has_outcome", [False, True])
+def test_one_with_an_orphan_stays_until_that_is_over(
+    cli: CommandLine, root: Path, server: FakeJobsServer, has_outcome: bool
+) -> None:
+    """Its claims hold the orphan back: without them it would write below the path again. One with an outcome writes nothing more."""
+    bench = Bench()
+    bench.own(1, run_id="old", created_at=NOW - timedelta(days=90))
+    bench.claim(1)
+    if has_outcome:
+        bench.end("failed")
+    bench.claim(2)
+    bench.commit("checkpoint_a", attempt=2)
+    bench.end("success", attempt=2)
+    bench.store.put_raw(layout.collected(1, 2), CollectedRecord(k=1, accepted=True, written_at=NOW).body())
+    path = on_disk(bench, root / "d" / "train" / "old")
+    make_older(path, days=90)
+    experiment(root, "newer", days=10)
+    send(server, path, 1)
+    looked = cli("gc", root, "--experiments", "--json")
+    kept = items(looked, "keep")
+    assert kept.get("old") == (None if has_outcome else "the job of g1/a1 is RUNNING")
+
+
 def test_a_damaged_one_stays_and_protects_all_the_others(cli: CommandLine, root: Path, server: FakeJobsServer) -> None:
     """It may have begun from any of them."""
     experiment(root, "old", days=90)
