@@ -376,8 +376,7 @@ class TrainingSession:
 
     def _failed(self, failure: Failure) -> RayJobFailed:
         """The failure as an exception."""
-        following = self.attempt.current
-        job_id = following.submission_id if following else None
+        job_id = self.attempt.current.submission_id if self.attempt.current else None
         committed = self.publication.is_committed
         return job_failed(failure, uri=self.request.uri, submission_id=job_id, is_committed=committed)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.cli import exit_codes
+from airflow_provider.client.address import ClusterAddress
 from airflow_provider.core import layout
 from airflow_provider.core.self_check import SelfCheckReport, SelfCheckStep
 from airflow_provider.testing.jobs_api import FakeJobsServer
@@ -72,6 +73,12 @@ def root(
     server.driver = ends_with(REPORT)
     in_airflow("up_for_retry", try_number=2, key=KEY)
     return root
+
+
+@pytest.fixture(autouse=True)
+def _away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server stands for one on another machine, `ray.example`, to which a token travels in clear."""
+    monkeypatch.setattr(ClusterAddress, "is_loopback", False)
 
 
 def as_on_the_page(text: str, root: Path) -> str:
