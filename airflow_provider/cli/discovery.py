@@ -11,8 +11,8 @@ from airflow_provider.cli.target import open_folder
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, RayTrainError
 from airflow_provider.core.records import OwnerRecord
+from airflow_provider.core.wait_parameters import experiment_path
 from airflow_provider.hooks.experiment import open_experiment
-from airflow_provider.sensors.parameters import experiment_path
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.object_store import check_prefix
 from airflow_provider.storage.run_index import RunIndex

@@ -17,8 +17,8 @@ from airflow_provider.cli.gc_leftovers import LeftoverSearch
 from airflow_provider.cli.target import DEFAULT_AWS_CONN_ID, DEFAULT_CONN_ID, dashboard, open_folder
 from airflow_provider.core.decision import ClusterSilent, JobSight
 from airflow_provider.core.errors import InvalidConfig, RayTrainError
+from airflow_provider.core.wait_parameters import experiment_path
 from airflow_provider.operators.attempt_facts import look_at_job
-from airflow_provider.sensors.parameters import experiment_path
 from airflow_provider.storage.experiment_records import ExperimentRecords
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from airflow_provider.cli.airflow_side import check_connection, kept_job
 from airflow_provider.cli.errors import NotFound
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey, experiment_uri
+from airflow_provider.core.wait_parameters import experiment_path
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.final_stop import JobRecord
 from airflow_provider.hooks.ray import RayHook
-from airflow_provider.sensors.parameters import experiment_path
 from airflow_provider.storage.experiment_records import ExperimentRecords
 
 if TYPE_CHECKING:

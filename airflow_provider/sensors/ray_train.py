@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSensorTimeout, AirflowSkipException
 
-from airflow_provider.core.errors import InvalidConfig, RayTrainError
+from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.experiment_wait import END
+from airflow_provider.core.wait_parameters import check_parameters
 from airflow_provider.policies.retry import RayTrainRetryPolicy
-from airflow_provider.sensors.parameters import check_parameters
 
 if TYPE_CHECKING:
     from typing import Literal
 
     from airflow.sdk import Context
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
     from airflow.sdk.definitions.retry_policy import RetryPolicy
+    from airflow.triggers.base import StartTriggerArgs
 
     from airflow_provider.sensors.wait import SensorWait
 
@@ -40,10 +42,9 @@ class RayTrainSensor(BaseSensorOperator):
     A failed attempt ends the wait only when no retry of the training can follow: until then its next try restores, and the wait
     goes on. A success counts once the training's task has accepted it.
 
-    Why no start from the trigger (`start_from_trigger`): what is new has to be compared with what was there when the wait began, and
-    the experiment of the own DAG run is named by the task instance. Both need `execute`, whose one look also ends a wait that is over
-    already. On Airflow 3.3.2 a template with an XCom hangs for ever there, and mapped tasks run `execute` anyway. The price is a worker
-    slot for about a second.
+    With `start_from_trigger` no worker runs before the wait: the triggerer takes the first look. Results and ends are the same. Not for
+    mapped tasks, for XComs, nor for waits that compare with what was there when they began (`since="now"`, and `until="checkpoint"`
+    without `since`); all these are found when the DAG is parsed.
 
     :param experiment: the experiment's path, or an XCom of the training (`train.output`, or a text inside it).
     :param storage_path: the training's `storage_path`; with the next four, the same path as the operator derives.
@@ -59,6 +60,7 @@ class RayTrainSensor(BaseSensorOperator):
     :param unreachable_timeout_s: how long the store may fail to answer in a row; a refusal ends the wait at once.
     :param aws_conn_id: Airflow AWS connection for the bucket; None takes boto3's default chain.
     :param deferrable: wait in the triggerer (default) or block a worker.
+    :param start_from_trigger: begin in the triggerer too, without a worker slot for the first second.
     :param retries: Airflow's, with a default of 3.
     :param retry_policy: default: retries by failure kind, as RayTrainOperator's.
     """
@@ -93,6 +95,7 @@ class RayTrainSensor(BaseSensorOperator):
         unreachable_timeout_s: float = 1800.0,
         aws_conn_id: str | None = "aws_default",
         deferrable: bool = True,
+        start_from_trigger: bool = False,
         retries: int | None = 3,
         retry_policy: RetryPolicy | None = RayTrainRetryPolicy(),  # noqa: B008 - a default set in the body is lost when mapped
         **kwargs: Any,
@@ -111,13 +114,25 @@ class RayTrainSensor(BaseSensorOperator):
         self.unreachable_timeout_s = unreachable_timeout_s
         self.aws_conn_id = aws_conn_id
         self.deferrable = deferrable
-        if self.start_from_trigger:
-            raise InvalidConfig(
-                "RayTrainSensor can't start from the trigger",
-                change="leave start_from_trigger out: execute defers by itself",
-            )
         check_parameters(self)
         self._wait: SensorWait | None = None
+        self.start_from_trigger = start_from_trigger or type(self).start_from_trigger
+        if self.start_from_trigger:
+            self.start_trigger_args = self._start_args()
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """Map the sensor, as with any operator."""
+        if kwargs.get("start_from_trigger", cls.start_from_trigger):
+            from airflow_provider.sensors.start_from_trigger import mapped_error
+
+            raise mapped_error()
+        return super().partial(**kwargs)
+
+    @property
+    def is_made_from_mapped(self) -> bool:
+        """Whether this is one index of a mapped sensor, made in a worker."""
+        return bool(getattr(self, "_BaseOperator__from_mapped", False))
 
     @property
     def is_rescheduled(self) -> bool:
@@ -142,6 +157,10 @@ class RayTrainSensor(BaseSensorOperator):
         """Return or raise what the trigger saw."""
         from airflow_provider.core.sensor_event import SensorEvent
 
+        if self.start_from_trigger:
+            from airflow_provider.sensors.wait import SensorWait
+
+            SensorWait.forget_earlier_try(context)
         with self._typed_ends(context):
             return self._open(context).conclude(SensorEvent.parse(event))
 
@@ -150,6 +169,12 @@ class RayTrainSensor(BaseSensorOperator):
         wait = self._wait or self._open(context)
         found = wait.look()
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    def _start_args(self) -> StartTriggerArgs:
+        from airflow_provider.sensors.start_from_trigger import start_args
+        from airflow_provider.sensors.wait import wait_limit
+
+        return start_args(self, limit=wait_limit(self)[0])
 
     def _open(self, context: Context) -> SensorWait:
         from airflow_provider.sensors.wait import SensorWait

@@ -13,6 +13,7 @@ from airflow_provider.core.experiment_wait import WaitFailure
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.redaction import redact
 from airflow_provider.core.sensor_event import SensorEnd, SensorEvent
+from airflow_provider.core.wait_parameters import check_parameters, resolved_experiment, wait_spec
 from airflow_provider.sensors.errors import (
     ConditionNotMet,
     ExperimentMissing,
@@ -22,9 +23,8 @@ from airflow_provider.sensors.errors import (
     WaitTimedOut,
 )
 from airflow_provider.sensors.memory import WaitMemory
-from airflow_provider.sensors.parameters import check_parameters, resolved_experiment, wait_spec
-from airflow_provider.triggers.experiment_waiter import ExperimentWaiter, WatchedExperiment
-from airflow_provider.triggers.ray_train_sensor import RayTrainSensorTrigger
+from airflow_provider.triggers.experiment_waiter import ExperimentWaiter, WatchedExperiment, root_of
+from airflow_provider.triggers.ray_train_sensor import BACKSTOP, RayTrainSensorTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,8 +43,6 @@ _ENDS: dict[type[BaseException], str] = {
 }
 _LONGEST_S = 10 * 365 * 86_400.0
 """A time-out beyond this would give a deadline that no date reaches."""
-BACKSTOP = timedelta(minutes=5)
-"""Airflow ends a deferral that overruns by so much: only where no triggerer runs that would keep the deadline."""
 
 
 @dataclass
@@ -65,7 +63,7 @@ class SensorWait:
         ti = context["ti"]
         own = TaskInstanceKey(ti.dag_id, ti.run_id, ti.task_id, ti.map_index if ti.map_index is not None else -1)
         uri = resolved_experiment(sensor, own)
-        experiment = WatchedExperiment(uri, sensor.aws_conn_id, sensor.storage_path or _root_of(uri))
+        experiment = WatchedExperiment(uri, sensor.aws_conn_id, sensor.storage_path or root_of(uri))
         spec = wait_spec(sensor, uri=uri)
         is_kept = spec.needs_baseline or sensor.is_rescheduled
         memory = WaitMemory.load(context, experiment=uri) if is_kept else None
@@ -91,7 +89,7 @@ class SensorWait:
 
     def defer(self) -> None:
         """Hand the wait to the triggerer. Raises TaskDeferred."""
-        sensor, (limit, _) = self.sensor, self._limit
+        sensor, (limit, _) = self.sensor, wait_limit(self.sensor)
         sensor.defer(
             trigger=RayTrainSensorTrigger(
                 experiment_uri=self.experiment.uri,
@@ -121,7 +119,7 @@ class SensorWait:
         """The error of a wait whose time is up."""
         event = event or self.waiter.timed_out()
         cls = ExperimentNeverCame if event.is_absent else WaitTimedOut
-        limit, name = self._limit
+        limit, name = wait_limit(self.sensor)
         what = f"{self._waited_for} within {limit.total_seconds():g} s ({name})"
         return cls(
             what,
@@ -131,15 +129,6 @@ class SensorWait:
             else f"give more time ({name})",
             experiment=self.experiment.uri,
         )
-
-    @property
-    def _limit(self) -> tuple[timedelta, str]:
-        """How long a wait may last, and the parameter that says so."""
-        sensor, limit = self.sensor, timedelta(seconds=min(self.sensor.timeout, _LONGEST_S))
-        # Airflow keeps execution_timeout in a worker itself, but not while a task is deferred.
-        if sensor.deferrable and sensor.execution_timeout is not None and sensor.execution_timeout < limit:
-            return sensor.execution_timeout, "execution_timeout"
-        return limit, "timeout"
 
     def _failed(self, event: SensorEvent) -> RayTrainError:
         uri, reason = self.experiment.uri, event.reason
@@ -169,12 +158,28 @@ class SensorWait:
         value = {"end": end, "reason": redact(f"{error.what}. {error.known}")[:2000], "experiment": self.experiment.uri}
         self.context["ti"].xcom_push(key=WAIT_KEY, value=value)
 
+    @staticmethod
+    def forget_earlier_try(context: Context) -> None:
+        """Delete what an earlier try told.
 
-def _root_of(uri: str) -> str | None:
-    """On a disk, an experiment that will come has no folder yet; the first part of its path must be there (a mount)."""
-    if uri.startswith("s3://"):
-        return None
-    return "/" + uri.strip("/").split("/", maxsplit=1)[0]
+        Airflow does that when a try begins in a worker, but not where it resumes there: a start from the trigger only resumes.
+        """
+        from airflow.sdk.execution_time.xcom import XCom
+
+        from airflow_provider.operators.publication import FAILURE_KEY
+
+        ti = context["ti"]
+        for key in ("return_value", WAIT_KEY, FAILURE_KEY):
+            XCom.delete(key, ti.task_id, ti.dag_id, ti.run_id, ti.map_index)
+
+
+def wait_limit(sensor: RayTrainSensor) -> tuple[timedelta, str]:
+    """How long a wait may last, and the parameter that says so."""
+    limit = timedelta(seconds=min(sensor.timeout, _LONGEST_S))
+    # Airflow keeps execution_timeout in a worker itself, but not while a task is deferred.
+    if sensor.deferrable and sensor.execution_timeout is not None and sensor.execution_timeout < limit:
+        return sensor.execution_timeout, "execution_timeout"
+    return limit, "timeout"
 
 
 def _now() -> datetime:

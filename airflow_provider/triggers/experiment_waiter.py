@@ -46,6 +46,13 @@ class WatchedExperiment:
         return ExperimentView(ExperimentRecords(store))
 
 
+def root_of(uri: str) -> str | None:
+    """On a disk, an experiment that will come has no folder yet; the first part of its path must be there (a mount)."""
+    if uri.startswith("s3://"):
+        return None
+    return "/" + uri.strip("/").split("/", maxsplit=1)[0]
+
+
 class ExperimentWaiter:
     """One wait. `step` blocks on the store: the triggerer calls it in a thread."""
 

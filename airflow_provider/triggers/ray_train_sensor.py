@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -21,6 +21,8 @@ from airflow_provider.triggers.experiment_waiter import ExperimentWaiter, Watche
 _TIME = TypeAdapter(UtcTime)
 _LEAST_PAUSE_S = 0.1
 """Airflow allows `poke_interval=0`, which must not keep a triggerer busy."""
+BACKSTOP = timedelta(minutes=5)
+"""Airflow ends a deferral that overruns by so much: only where no triggerer runs that would keep the deadline."""
 
 
 class RayTrainSensorTrigger(BaseTrigger):

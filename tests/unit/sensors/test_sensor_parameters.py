@@ -11,8 +11,8 @@ from hypothesis import example, given
 
 from airflow_provider.core.errors import InvalidCondition, InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.core.wait_parameters import resolved_experiment, wait_spec
 from airflow_provider.policies.retry import RayTrainRetryPolicy
-from airflow_provider.sensors.parameters import resolved_experiment, wait_spec
 from airflow_provider.sensors.ray_train import RayTrainSensor
 from tests.support.damage import JUNK, SECRET, examples, only_typed_errors, without_secret
 
@@ -61,16 +61,6 @@ def test_a_condition_that_does_not_parse_names_the_column_at_parse_time(until: s
         assert isinstance(caught.value, InvalidCondition)
         assert caught.value.column
         assert "'end' or 'checkpoint'" in caught.value.change
-
-
-def test_a_start_from_the_trigger_is_refused() -> None:
-    """A template with an XCom would hang there for ever."""
-
-    class Eager(RayTrainSensor):
-        start_from_trigger = True
-
-    with pytest.raises(InvalidConfig, match="trigger"):
-        Eager(task_id="wait", experiment=URI)
 
 
 def test_templates_and_outputs_wait_for_their_rendering() -> None:

@@ -1,10 +1,10 @@
-"""Check the sensor's parameters when the DAG is parsed, and turn them into a wait once rendered."""
+"""Check a sensor's parameters when the DAG is parsed, and turn them into a wait once rendered. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -16,14 +16,26 @@ from airflow_provider.core.identity import TaskInstanceKey, checked_storage_path
 from airflow_provider.core.redaction import redact
 from airflow_provider.core.spec import has_template
 
-if TYPE_CHECKING:
-    from airflow_provider.sensors.ray_train import RayTrainSensor
-
 NOW = "now"
 _INSIDE = re.compile(r"/g\d{6}(/|$)")
 _EXTERNAL = ("external_dag_id", "external_run_id", "external_map_index")
 _LONGEST_S = 10 * 365 * 86_400.0
 Name = Annotated[str, Field(min_length=1, max_length=2_000, pattern=r"^[^\x00]*$")]
+
+
+class WaitParameters(Protocol):
+    """What says for what to wait: the sensor, or its trigger where that starts by itself."""
+
+    experiment: Any
+    storage_path: Any
+    external_dag_id: Any
+    external_run_id: Any
+    external_task_id: Any
+    external_map_index: Any
+    until: Any
+    since: Any
+    missing: Any
+    max_checkpoints_without_metric: Any
 
 
 class _Types(BaseModel):
@@ -35,42 +47,47 @@ class _Types(BaseModel):
     deferrable: bool
 
 
-def check_parameters(sensor: RayTrainSensor) -> None:
+def check_parameters(told: WaitParameters) -> None:
     """Find at parse time what can be found without rendering. Raises InvalidConfig."""
-    _check_types(sensor)
-    _check_source(sensor)
-    if not has_template(sensor.until):
-        checked_until(sensor.until)
-    if not has_template(sensor.experiment) and sensor.experiment is not None:
-        experiment_path(sensor.experiment)
-    if sensor.storage_path is not None and not has_template(sensor.storage_path):
-        checked_storage_path(_text("storage_path", sensor.storage_path))
-    _check_since(sensor)
+    _check_types(told)
+    check_wait(told)
 
 
-def _check_types(sensor: RayTrainSensor) -> None:
+def check_wait(told: WaitParameters) -> None:
+    """Check what says which experiment and for what of it, as far as it is rendered. Raises InvalidConfig."""
+    _check_source(told)
+    if not has_template(told.until):
+        checked_until(told.until)
+    if not has_template(told.experiment) and told.experiment is not None:
+        experiment_path(told.experiment)
+    if told.storage_path is not None and not has_template(told.storage_path):
+        checked_storage_path(_text("storage_path", told.storage_path))
+    _check_since(told)
+
+
+def _check_types(told: WaitParameters) -> None:
     try:
-        _Types.model_validate({name: getattr(sensor, name) for name in _Types.model_fields}, strict=True)
+        _Types.model_validate({name: getattr(told, name) for name in _Types.model_fields}, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         what = f"{shown_part(first['loc'][0])} is not valid: {first['msg']}"
         raise InvalidConfig(what, change="see RayTrainSensor's docstring; missing is 'wait' or 'fail'") from None
 
 
-def _check_source(sensor: RayTrainSensor) -> None:
+def _check_source(told: WaitParameters) -> None:
     """Exactly one way to say which experiment."""
-    if (sensor.experiment is None) == (sensor.external_task_id is None):
+    if (told.experiment is None) == (told.external_task_id is None):
         raise InvalidConfig(
             "Exactly one of experiment and external_task_id says what to wait for",
             known="both are given"
-            if sensor.experiment is not None
+            if told.experiment is not None
             else "neither is given, or a template or XCom gave nothing",
             change="pass experiment= (a path, or an XCom of the training), or storage_path= and external_task_id=",
         )
-    given = [name for name in _EXTERNAL if getattr(sensor, name) is not None]
-    if sensor.external_task_id is None and given:
+    given = [name for name in _EXTERNAL if getattr(told, name) is not None]
+    if told.external_task_id is None and given:
         raise InvalidConfig(f"{', '.join(given)} without external_task_id", change="name the training's task too")
-    if sensor.external_task_id is not None and sensor.storage_path is None:
+    if told.external_task_id is not None and told.storage_path is None:
         raise InvalidConfig(
             "external_task_id needs storage_path", change="pass the storage_path that the training's operator has"
         )
@@ -89,11 +106,11 @@ def checked_until(value: object) -> str:
     return text
 
 
-def _check_since(sensor: RayTrainSensor) -> None:
-    since = sensor.since
+def _check_since(told: WaitParameters) -> None:
+    since = told.since
     if since is None or has_template(since):
         return
-    if since != NOW and sensor.until == END:
+    if since != NOW and told.until == END:
         raise InvalidConfig(
             "since names a checkpoint, but until='end' waits for no checkpoint",
             change="use since='now' to wait for the next end, or until='checkpoint'",
@@ -138,34 +155,34 @@ def experiment_path(value: object) -> str:
         raise InvalidConfig(what, known=error.known, change="pass s3://bucket/path or an absolute path") from None
 
 
-def resolved_experiment(sensor: RayTrainSensor, own: TaskInstanceKey) -> str:
+def resolved_experiment(told: WaitParameters, own: TaskInstanceKey) -> str:
     """The experiment's URI, after rendering. Another DAG's run has our own run id unless another one is given.
 
     Raises InvalidConfig.
     """
-    if sensor.external_task_id is None:
-        return experiment_path(sensor.experiment)
-    index = sensor.external_map_index
+    if told.external_task_id is None:
+        return experiment_path(told.experiment)
+    index = told.external_map_index
     key = TaskInstanceKey(
-        dag_id=_identifier("external_dag_id", sensor.external_dag_id, own.dag_id),
-        run_id=_identifier("external_run_id", sensor.external_run_id, own.run_id),
-        task_id=_identifier("external_task_id", sensor.external_task_id, None),
+        dag_id=_identifier("external_dag_id", told.external_dag_id, own.dag_id),
+        run_id=_identifier("external_run_id", told.external_run_id, own.run_id),
+        task_id=_identifier("external_task_id", told.external_task_id, None),
         map_index=-1 if index is None else _index(index),
     )
-    return experiment_uri(_text("storage_path", sensor.storage_path), key)
+    return experiment_uri(_text("storage_path", told.storage_path), key)
 
 
-def wait_spec(sensor: RayTrainSensor, *, uri: str) -> WaitSpec:
+def wait_spec(told: WaitParameters, *, uri: str) -> WaitSpec:
     """What is waited for at the experiment `uri`, after rendering. Raises InvalidConfig and InvalidCondition."""
-    until = checked_until(sensor.until)
-    _check_since(sensor)
-    baseline = None if sensor.since in (None, NOW) else _named_baseline(sensor.since, uri)
+    until = checked_until(told.until)
+    _check_since(told)
+    baseline = None if told.since in (None, NOW) else _named_baseline(told.since, uri)
     return WaitSpec(
         until=until,
-        missing=sensor.missing,
-        is_since_now=sensor.since == NOW,
+        missing=told.missing,
+        is_since_now=told.since == NOW,
         baseline=baseline,
-        max_checkpoints_without_metric=sensor.max_checkpoints_without_metric,
+        max_checkpoints_without_metric=told.max_checkpoints_without_metric,
     )
 
 
