@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.fit_rules import RestoreProof, prove_restore
-from airflow_provider.core.job import EXIT_CANCELLED, JOB_SPEC_FILE, JobSpec
+from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, JOB_SPEC_FILE, JobSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, best_name
 from airflow_provider.core.records import (
     AliveRecord,
@@ -97,7 +97,7 @@ class FakeDriver:
         self.records.store.write(layout.restored(*self.rank), record.body())
         if self.restored is not None:
             self.manifest = self._manifest_at(self.restored)
-            self._write_manifest()
+        self._write_manifest()
         self.job.status, self.is_alive = "RUNNING", True
         self._enter(Phase.WAITING)
         self._enter(Phase.TRAINING)
@@ -110,7 +110,7 @@ class FakeDriver:
             self._commit(metrics)
             if self.proof is not None and self.proof.outcome == "no":
                 reason = f"{self.proof.reason}; the training loop must load ray.train.get_checkpoint()"
-                self._conclude(OutcomeState.FAILED, Failure(kind=FailureKind.USER, reason=reason), exit_code=1)
+                self._leave(Failure(kind=FailureKind.USER, reason=reason), exit_code=EXIT_FAILED)
                 return
         match outcome:
             case NeverEnds():
@@ -120,7 +120,7 @@ class FakeDriver:
             case DriverLost():
                 self._end("FAILED", message=_DIED, error_type="JOB_SUPERVISOR_ACTOR_DIED")
             case FailsWith():
-                self._conclude(OutcomeState.FAILED, outcome.failure, exit_code=1)
+                self._conclude(OutcomeState.FAILED, outcome.failure, exit_code=EXIT_FAILED)
             case _:
                 self._conclude(OutcomeState.SUCCESS)
 
@@ -134,10 +134,11 @@ class FakeDriver:
             self.is_alive = False  # stopped
         elif deadline is not None and self.clock.now() >= deadline:
             passed = Failure(kind=FailureKind.TIMEOUT, reason=f"the deadline {deadline:%Y-%m-%d %H:%M:%S} UTC passed")
-            self._conclude(OutcomeState.FAILED, passed, exit_code=EXIT_CANCELLED)
+            self._leave(passed, exit_code=EXIT_CANCELLED)
         elif stall_s is not None and trained_s > stall_s:
-            reason = f"no commit in {trained_s:.0f} s of training (stall_timeout_s={stall_s:.0f})"
-            self._conclude(OutcomeState.FAILED, Failure(kind=FailureKind.STALLED, reason=reason), exit_code=1)
+            reason = f"no commit in {trained_s:.0f} s of training (stall_timeout_s={stall_s:.0f}), "
+            reason += f"{len(self.committed)} commits before"
+            self._leave(Failure(kind=FailureKind.STALLED, reason=reason), exit_code=EXIT_FAILED)
         else:
             self.sign()
 
@@ -217,14 +218,28 @@ class FakeDriver:
         self.records.store.write(layout.segment(*self.rank, "000001"), segment.body())
 
     def _conclude(self, state: OutcomeState, failure: Failure | None = None, *, exit_code: int = 0) -> None:
-        """Leave the driver's own word, then end the job."""
+        """The fit is over: complete the records, publish the manifest, leave the driver's own word, end the job."""
         self._enter(Phase.FINISHING)
         self._record()
         self.sign()
+        published = layout.published_manifest(self.spec.ref.generation)
+        self.records.store.write(published, self.manifest.body(ray_version=RAY_VERSION))
+        self._write_outcome(state, failure, best=self._best)
+        self._end("SUCCEEDED" if state is OutcomeState.SUCCESS else "FAILED", exit_code=exit_code)
+
+    def _leave(self, failure: Failure, *, exit_code: int) -> None:
+        """A watch of the driver ends its process in the middle of the fit: the outcome is all that it still writes."""
+        self._write_outcome(OutcomeState.FAILED, failure, best=None)
+        self._end("FAILED", exit_code=exit_code)
+
+    @property
+    def _best(self) -> str | None:
         score = self.spec.training.checkpoint
-        best = best_name(
+        return best_name(
             self.manifest, attribute=score.checkpoint_score_attribute, order=str(score.checkpoint_score_order)
         )
+
+    def _write_outcome(self, state: OutcomeState, failure: Failure | None, *, best: str | None) -> None:
         record = OutcomeRecord(
             state=state,
             failure=failure,
@@ -238,11 +253,7 @@ class FakeDriver:
             ray_version=RAY_VERSION,
             finished_at=self.clock.now(),
         )
-        if exit_code != EXIT_CANCELLED:
-            published = layout.published_manifest(self.spec.ref.generation)
-            self.records.store.write(published, self.manifest.body(ray_version=RAY_VERSION))
         self.records.store.write(layout.outcome(*self.rank), record.body())
-        self._end("SUCCEEDED" if state is OutcomeState.SUCCESS else "FAILED", exit_code=exit_code)
 
     def _end(self, status: str, *, exit_code: int | None = None, message: str = "", error_type: str = "") -> None:
         self.is_alive = False

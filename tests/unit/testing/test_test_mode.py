@@ -9,11 +9,14 @@ import pytest
 from airflow.sdk import DAG, Asset, task
 
 from airflow_provider.assets.model import GatedAsset, newest_model
+from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, RayJobFailed
 from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.records import AttemptRef
 from airflow_provider.operators.ray_train import RayTrainOperator
 from airflow_provider.sensors.errors import TrainingFailed, WaitTimedOut
 from airflow_provider.sensors.ray_train import RayTrainSensor
+from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.testing.cluster import RayTrainCluster, UnusedOutcomes
 from airflow_provider.testing.jobs_api_parts import Fault
 from airflow_provider.testing.outcomes import (
@@ -119,6 +122,36 @@ def test_a_cluster_that_is_away_is_attached_to_by_the_next_try(
     assert "RUNNING" in run.tries[1].decisions[0]
     assert run.return_value["latest_checkpoint"]["metrics"] == {"epoch": 1}
     assert ray_train_cluster.clock.skipped_s >= 1800
+
+
+WATCHED: dict[str, tuple[dict[str, Any], list[Outcome]]] = {
+    "stall": ({"stall_timeout_s": 600.0}, [NeverEnds({"epoch": 0})]),
+    "deadline": ({"timeout_s": 7200.0}, [NeverEnds({"epoch": 0})]),
+    "ignored checkpoint": (
+        {"progress_metric": "epoch", "retries": 1},
+        [DriverLost({"epoch": 3}), Succeeds({"epoch": 0})],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_a_driver_that_a_watch_ends_writes_its_outcome_and_no_more(
+    ray_train_cluster: RayTrainCluster, name: str
+) -> None:
+    """A thread ends the real one in the middle of the fit: nobody publishes the manifest, chooses the best or finishes."""
+    options, outcomes = WATCHED[name]
+    run = ray_train_cluster.run(operator(**{"retries": 0, **options}), outcomes=outcomes)
+    assert run.state == "failed"
+    store, n = ray_train_cluster.experiment(run.submissions[0].spec.experiment_uri), len(outcomes)
+    records = ExperimentRecords(store)
+    outcome = records.outcome(AttemptRef(generation=1, attempt=n))
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert (outcome.best_checkpoint, outcome.num_commits) == (None, 1)
+    assert store.read(layout.published_manifest(1)) is None
+    segment = store.read(layout.segment(1, n, "000001"))
+    assert segment is not None
+    assert b"finishing" not in segment.body
 
 
 def test_what_is_submitted_can_be_looked_at(ray_train_cluster: RayTrainCluster) -> None:
@@ -297,3 +330,12 @@ def test_variables_and_what_the_test_mode_has_not(
         asks()
     with pytest.raises(NotInTestMode, match=r"GetDagRunState.*dag\.test\(\)"):
         ray_train_cluster.run(dag.get_task("asks"))
+
+
+def test_a_sensor_that_starts_from_the_trigger_runs_too(ray_train_cluster: RayTrainCluster) -> None:
+    trained = ray_train_cluster.run(operator(), outcomes=[Succeeds({"accuracy": 0.8})])
+    waited = ray_train_cluster.run(sensor(start_from_trigger=True), run_id=trained.run_id)
+    assert waited.return_value["latest_checkpoint"] == trained.return_value["latest_checkpoint"]
+    late = ray_train_cluster.run(sensor(start_from_trigger=True, until="accuracy > 0.9"), run_id=trained.run_id)
+    assert late.state == "failed"
+    assert late.xcoms["ray_train_wait"]["end"] == "not_met"
