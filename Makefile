@@ -27,9 +27,11 @@ ARGS ?=
 SEED ?= 0
 # Older releases of Ray that `make rays` puts on the cluster.
 RAYS ?= 2.51.0 2.54.0
+# Another Python for Airflow in `make pythons`; its environment needs neither ray nor torch.
+OTHER ?= python3.12
 export CHROMIUM ?= /usr/bin/chromium
 
-.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays browser demo stack docs build clean
+.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays pythons browser demo stack docs build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -76,6 +78,10 @@ rays: setup $(RAYS:%=.venv-ray-%/.installed)  ## Older releases of Ray on the cl
 	@for ray in $(RAYS); do \
 		echo "Ray $$ray"; OLDER_RAY_BIN=$(CURDIR)/.venv-ray-$$ray/bin $(BIN)/python -m pytest tests/rays $(ARGS); \
 	done
+
+pythons: setup  ## Airflow on another Python than the cluster's: a function of the DAG file trains there (OTHER=python3.12)
+	@$(MAKE) --no-print-directory setup PYTHON=$(OTHER)
+	OTHER_PYTHON_BIN=$(CURDIR)/.venv-$$($(OTHER) -c 'import sys; print("%d.%d" % sys.version_info[:2])')/bin $(BIN)/python -m pytest tests/pythons $(ARGS)
 
 .venv-ray-%/.installed: constraints.txt
 	$(PYTHON) -m venv $(@D)

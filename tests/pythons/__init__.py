@@ -1,0 +1,1 @@
+"""Airflow on another Python than the cluster's: `make pythons`."""
