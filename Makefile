@@ -32,6 +32,7 @@ OTHER ?= python3.12
 export CHROMIUM ?= /usr/bin/chromium
 
 .PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays pythons browser demo stack docs build clean
+.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays browser demo stack docs bench build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -120,6 +121,13 @@ docs: setup .venv-docs/.installed  ## The documentation site, into .make/site: s
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt $$(sed -n 's/^docs = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',"')
 	@touch $@
+
+# One after the other, alone on the machine: ARGS=--quick shows that they work, in minutes and on a busy machine.
+bench: setup  ## Measure all: what is in docs/benchmarks.md; one alone: make bench-import (ARGS=--quick)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-%: setup
+	$(BIN)/python -m benchmarks $* $(ARGS)
 
 build: setup  ## Build the distribution into dist/
 	$(BIN)/python -m build --outdir dist

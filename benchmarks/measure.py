@@ -1,0 +1,131 @@
+"""Sides measured in alternation, medians with their range, and code in a fresh interpreter.
+
+What slows a machine for a while (another process, heat) hits all sides of a round alike; measured one after the other, it would be
+booked to one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Sample = Mapping[str, float]
+"""What one side measured in one round, by name of the figure."""
+
+MIB = 1024 * 1024
+_MARK = "benchmark-answer:"
+_PREAMBLE = f"""
+import json as _json, sys as _sys
+
+def _status_mib(field):
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field + ":"))
+
+def rss_mib():
+    "What lies in memory now."
+    return _status_mib("VmRSS")
+
+def peak_mib():
+    "The most that lay in memory so far. Not getrusage's figure, which a child inherits from its parent."
+    return _status_mib("VmHWM")
+
+def answer(**figures):
+    "Give back the figures; a line of their own, since an import may print as well."
+    _sys.stdout.write("\\n{_MARK}" + _json.dumps(figures) + "\\n")
+    _sys.stdout.flush()
+"""
+
+
+class MeasurementFailed(Exception):
+    """A side could not be measured."""
+
+
+def alternating(sides: Mapping[str, Callable[[], Sample]], repeats: int) -> dict[str, list[Sample]]:
+    """Measure each side once per round, the order reversed in each second round; what each gave, by side.
+
+    Reversed, since a side may leave something behind (a warm cache) that helps or harms whichever comes next.
+    """
+    if repeats < 1:
+        raise ValueError(f"{repeats} rounds measure nothing")
+    samples: dict[str, list[Sample]] = {name: [] for name in sides}
+    for number in range(repeats):
+        for name in reversed([*sides]) if number % 2 else sides:
+            samples[name].append(sides[name]())
+    return samples
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over its rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    def plus(self, shift: float) -> Spread:
+        """The same, moved: such as what stands above a floor."""
+        return Spread(self.median + shift, self.low + shift, self.high + shift)
+
+    def times(self, factor: float) -> Spread:
+        """The same in another unit; the factor is positive."""
+        return Spread(self.median * factor, self.low * factor, self.high * factor)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and range of one figure."""
+    if not values:
+        raise MeasurementFailed("no round gave a value")
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def figure(samples: Sequence[Sample], name: str) -> Spread:
+    """Median and range of the figure of that name over the rounds of a side."""
+    return spread([sample[name] for sample in samples])
+
+
+def difference(samples: Sequence[Sample], floor: Sequence[Sample], name: str) -> Spread:
+    """What a side costs above the floor, round by round: both stand in the same round, so what slowed it cancels."""
+    return spread([one[name] - other[name] for one, other in zip(samples, floor, strict=True)])
+
+
+def run_python(
+    python: Path | str,
+    code: str,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 600.0,
+) -> dict[str, Any]:
+    """Run the code in a fresh interpreter; what it gave to `answer(...)`.
+
+    The code finds `rss_mib()`, `peak_mib()` and `answer(**figures)` defined. The environment is ours, changed by `env`; the interpreter
+    starts without the working directory and the user's own packages on its path.
+
+    Raises:
+        MeasurementFailed: It ended with an error, or without an answer; with the end of what it wrote.
+    """
+    command = [str(python), "-P", "-s", "-c", _PREAMBLE + code]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+        )
+    except subprocess.TimeoutExpired:
+        raise MeasurementFailed(f"no answer within {timeout_s:g} s") from None
+    answers = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+    if done.returncode or not answers:
+        last = (done.stderr.strip() or done.stdout.strip() or "it wrote nothing").splitlines()[-1]
+        raise MeasurementFailed(f"exit code {done.returncode}: {last[:300]}")
+    value: dict[str, Any] = json.loads(answers[-1].removeprefix(_MARK))
+    return value
