@@ -1,4 +1,7 @@
-"""`python -m benchmarks NAME ...`: measure, print, write JSON and plot. Without a name: all of them, one after the other."""
+"""`python -m benchmarks NAME ...`: measure, print, write JSON and plot. Without a name: all of them, one after the other.
+
+`python -m benchmarks docs` measures nothing: it writes the results that are there into docs/benchmarks.md, as each full run does.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
+from benchmarks import page
 from benchmarks.options import Options
 from benchmarks.report import Report, printed, written
 
@@ -30,12 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works; writes to .make/bench")
     parser.add_argument("--repeats", type=int, help="rounds to measure instead of the benchmark's own number")
     given = parser.parse_args(arguments)
+    if given.names == ["docs"]:
+        page.write()
+        return 0
     if unknown := [name for name in given.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(BENCHMARKS)}")
     if given.repeats is not None and given.repeats < 1:
         parser.error("--repeats must be at least 1")
     options = Options(quick=given.quick, num_repeats=given.repeats)
-    return 1 if [name for name in given.names or BENCHMARKS if not shown(name, options)] else 0
+    failed = [name for name in given.names or BENCHMARKS if not shown(name, options)]
+    if not options.quick:
+        page.write()
+    return 1 if failed else 0
 
 
 def shown(name: str, options: Options) -> bool:

@@ -33,8 +33,8 @@ def outside_links(text: str, *, page: str) -> dict[str, str]:
 
 
 def source_page(path: str) -> str:
-    """Where the site shows a file of the repository."""
-    return f"source/{path}.md"
+    """Where the site shows a file of the repository: on a page of its own, a drawing as it is."""
+    return f"source/{path}" if path.endswith(".svg") else f"source/{path}.md"
 
 
 def named_pages(nav: object) -> set[str]:
@@ -67,7 +67,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     }
     for path in sorted(targets):
         if (root / path).is_file():  # one that isn't is left for the strict build to complain about
-            text = _shown(path, (root / path).read_text(encoding="utf-8"))
+            found = (root / path).read_text(encoding="utf-8")
+            text = found if path.endswith(".svg") else _shown(path, found)
             files.append(File.generated(config, source_page(path), content=text, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 

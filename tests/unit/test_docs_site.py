@@ -14,7 +14,7 @@ from airflow_provider.core.decision import Decision
 from airflow_provider.core.lineage import CheckpointState
 from airflow_provider.core.records import OutcomeState
 from airflow_provider.hooks.ray import read_connection
-from tests.site.pages import named_pages, on_config, outside_links
+from tests.site.pages import named_pages, on_config, outside_links, source_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -24,6 +24,13 @@ def test_links_that_leave_the_docs_are_found_from_any_folder() -> None:
     assert outside_links(text, page="guides/retries.md") == {"../../dags/x.py": "dags/x.py"}
     assert outside_links("[a](../dags/x.py)", page="assets.md") == {"../dags/x.py": "dags/x.py"}
     assert outside_links("[a](../../../etc/passwd)", page="guides/retries.md") == {}
+
+
+def test_a_drawing_outside_the_docs_stays_a_drawing() -> None:
+    found = outside_links("![import](../benchmarks/results/import.svg)", page="benchmarks.md")
+    assert found == {"../benchmarks/results/import.svg": "benchmarks/results/import.svg"}
+    assert source_page("benchmarks/results/import.svg") == "source/benchmarks/results/import.svg"
+    assert source_page("dags/x.py") == "source/dags/x.py.md"
 
 
 def test_a_page_that_the_navigation_forgets_is_added(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from airflow_provider.core.goodput import Cause, goodput
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts
 from airflow_provider.core.records import Phase
+from benchmarks.fit import steepest
+from tests.support.counted_work import num_calls
 from tests.support.time_story import HEALTHY, a_try, alive, at, attempt, name, story
 
 PHASES = st.sampled_from([phase.value for phase in Phase])
@@ -82,10 +84,15 @@ def test_it_is_the_same_value_for_the_same_records(facts: ExperimentFacts, later
         assert second == first
 
 
-def test_ten_thousand_checkpoints_take_no_time() -> None:
-    commits = {name(1, n): 30 + n for n in range(10_000)}
-    facts = story(a_try(1, 0), attempt(1, claimed=2, phases=HEALTHY, commits=commits, ended=("success", 10_100)))
-    began = time.process_time()
-    found = goodput(facts, now=at(11_000))
-    assert time.process_time() - began < 1
-    assert found.total.productive_s == 10_080
+def committed(num: int) -> ExperimentFacts:
+    commits = {name(1, n): 30 + n for n in range(num)}
+    return story(a_try(1, 0), attempt(1, claimed=2, phases=HEALTHY, commits=commits, ended=("success", num + 100)))
+
+
+def test_goodput_is_linear_in_the_checkpoints() -> None:
+    work = []
+    for num in (250, 1_000, 4_000):
+        facts, now = committed(num), at(num + 1_000)
+        work.append((num, num_calls(partial(goodput, facts, now=now))))
+    assert steepest(work) < 1.1, work
+    assert goodput(committed(10_000), now=at(11_000)).total.productive_s == 10_080

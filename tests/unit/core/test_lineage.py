@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from airflow_provider.core.lineage import (
 )
 from airflow_provider.core.manifest import parse_manifest
 from airflow_provider.core.records import RecordSegment, RestartEntry
+from tests.support.counted_work import num_calls
 from tests.support.records import NOW, attempt_records, collected, entry, manifest, outcome, owner, ref
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
@@ -312,28 +311,11 @@ def test_a_huge_metric_is_replaced_and_the_result_says_truncated() -> None:
     assert lineage_xcom(project(facts(attempt)))["checkpoints"][0]["metrics_cut"]
 
 
-def calls(work: Callable[[], object]) -> int:
-    """Python and C calls that the work makes: counts don't depend on how busy the machine is."""
-    count = 0
-
-    def profile(frame: Any, event: str, arg: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
 def test_the_projection_is_linear_in_the_checkpoints() -> None:
     small, large = many(200, loss=0.5), many(800, loss=0.5)
-    assert calls(lambda: project(large)) < 4.4 * calls(lambda: project(small))
+    assert num_calls(lambda: project(large)) < 4.4 * num_calls(lambda: project(small))
     few, lots = project(small), project(large)
-    assert calls(lambda: lineage_xcom(lots)) < 4.4 * calls(lambda: lineage_xcom(few))
+    assert num_calls(lambda: lineage_xcom(lots)) < 4.4 * num_calls(lambda: lineage_xcom(few))
 
 
 class Counted(str):

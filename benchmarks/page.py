@@ -1,0 +1,63 @@
+"""Writes what was measured into docs/benchmarks.md, between markers: figures are never copied by hand, a test compares the two."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import Machine, is_quiet, sentence
+from benchmarks.options import RESULTS, ROOT
+from benchmarks.report import shown, titles, verdict
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+NOT_MEASURED = "Not measured yet."
+_PART = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def with_results(page: str, results: Path = RESULTS) -> str:
+    """The page with each part between markers made anew from the JSON of that name."""
+
+    def part(match: re.Match[str]) -> str:
+        file = results / f"{match[2]}.json"
+        text = section(json.loads(file.read_text(encoding="utf-8")), folder=results) if file.is_file() else NOT_MEASURED
+        return f"{match[1]}\n{text}\n\n{match[3]}"
+
+    return _PART.sub(part, page)
+
+
+def section(result: Mapping[str, Any], *, folder: Path) -> str:
+    """One benchmark's goals, table, plot, notes and machine."""
+    machine: Machine = result["machine"]
+    parts = ["\n".join(f"* {_escaped(verdict(goal))}" for goal in result["goals"]), _table(result)]
+    plot = folder / f"{result['name']}.svg"
+    if plot.is_file():
+        parts.append(f"![{result['title']}](../{plot.relative_to(ROOT).as_posix()})")
+    if result["notes"]:
+        parts.append("\n".join(f"* {_escaped(note)}" for note in result["notes"]))
+    noise = "" if is_quiet(machine) else " **The machine was not quiet when this began.**"
+    parts.append(f"Median (lowest\u2013highest) of {result['rounds']} rounds on {sentence(machine)}.{noise}")
+    return "\n\n".join(parts)
+
+
+def write() -> bool:
+    """Bring the page up to date; whether it had to change."""
+    before = PAGE.read_text(encoding="utf-8")
+    after = with_results(before)
+    if after != before:
+        PAGE.write_text(after, encoding="utf-8")
+    return after != before
+
+
+def _table(result: Mapping[str, Any]) -> str:
+    columns = result["columns"]
+    lines = [titles(columns), ["---", *["---:"] * (len(columns) - 1)]]
+    lines += [[shown(row.get(column["key"])) for column in columns] for row in result["rows"]]
+    return "\n".join(f"| {' | '.join(_escaped(cell) for cell in line)} |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """As text of a table's cell: what an exception says may hold markup."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
