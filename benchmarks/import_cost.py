@@ -24,6 +24,7 @@ TIMES_LESS = 20
 COLUMNS = (
     Column("side", "side"),
     Column("import_ms", "import", "ms"),
+    Column("cpu_ms", "its CPU time", "ms"),
     Column("import_mib", "import", "MiB"),
     Column("modules", "modules"),
     Column("together_ms", "a file of many in one process", "ms"),
@@ -69,12 +70,12 @@ def goals(imports: Samples) -> list[Goal]:
     ours = imports[OURS.name]
     seconds, mib = figure(ours, "s").median, figure(ours, "mib").median
     times = dict.fromkeys(("s", "mib"), None) if ASTRO.name not in imports else _times_less(imports)
-    more = f"times what ours adds is what {ASTRO.packages[0]} adds"
+    theirs = f"what {ASTRO.packages[0].replace('==', ' ')} adds, as a multiple of ours"
     return [
         Goal.below("import of the operator, time over airflow.sdk", seconds * 1000, 100, "ms"),
         Goal.below("import of the operator, memory over airflow.sdk", mib * 1.048576, 10, "MB"),
-        Goal.at_least(f"time: {more}", times["s"], TIMES_LESS),
-        Goal.at_least(f"memory: {more}", times["mib"], TIMES_LESS),
+        Goal.at_least(f"time: {theirs}", times["s"], TIMES_LESS),
+        Goal.at_least(f"memory: {theirs}", times["mib"], TIMES_LESS),
     ]
 
 
@@ -96,6 +97,7 @@ def _floor_row(imports: Samples, together: Samples, forked: Samples) -> dict[str
     return {
         "side": "airflow.sdk alone, in full",
         "import_ms": figure(ours, "floor_s").times(1000),
+        "cpu_ms": figure(ours, "floor_cpu_s").times(1000),
         "import_mib": figure(ours, "floor_mib"),
         "modules": figure(ours, "floor_modules"),
         "together_ms": figure(together[floor], "s").times(1000),
@@ -115,6 +117,7 @@ def _row(one: Installed, imports: Samples, together: Samples, forked: Samples) -
     return {
         "side": side,
         "import_ms": figure(imports[name], "s").times(1000),
+        "cpu_ms": figure(imports[name], "cpu_s").times(1000),
         "import_mib": figure(imports[name], "mib"),
         "modules": figure(imports[name], "modules"),
         "together_ms": difference(together[name], together[floor], "s").times(1000),

@@ -16,15 +16,15 @@ FLOOR = "from airflow.sdk import DAG, BaseOperator"
 
 _IMPORT = """
 import sys, time
-began = time.perf_counter()
+began, cpu = time.perf_counter(), time.process_time()
 from airflow.sdk import DAG, BaseOperator
-floor_s, floor_mib, before = time.perf_counter() - began, peak_mib(), set(sys.modules)
+floor_s, floor_cpu_s, floor_mib, before = time.perf_counter() - began, time.process_time() - cpu, peak_mib(), set(sys.modules)
 began, cpu = time.perf_counter(), time.process_time()
 exec(statement)
 s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
 answer(
     s=s, cpu_s=cpu_s, mib=peak_mib() - floor_mib, modules=len(set(sys.modules) - before), floor_s=floor_s,
-    floor_mib=floor_mib, floor_modules=len(before),
+    floor_cpu_s=floor_cpu_s, floor_mib=floor_mib, floor_modules=len(before),
 )
 """
 

@@ -7,6 +7,7 @@ booked to one of them.
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -98,6 +99,16 @@ def figure(samples: Sequence[Sample], name: str) -> Spread:
 def difference(samples: Sequence[Sample], floor: Sequence[Sample], name: str) -> Spread:
     """What a side costs above the floor, round by round: both stand in the same round, so what slowed it cancels."""
     return spread([one[name] - other[name] for one, other in zip(samples, floor, strict=True)])
+
+
+def number(value: float) -> str:
+    """Three digits that count, and no exponent: 0.0123, 1.23, 12.3, 123, 12345."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:.0f}"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    return f"{value:.{digits}f}"
 
 
 def run_python(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from benchmarks.fit import growth
-from benchmarks.measure import Spread
+from benchmarks.measure import Spread, number
 
 WIDTH = 760
 LEFT = 210
@@ -108,7 +108,7 @@ def _bars(plot: Bars) -> tuple[float, list[str]]:
         out.append(
             f'<path class="whisker" d="M{at[0]:.1f} {y + 9}H{at[2]:.1f}M{at[0]:.1f} {y + 5}v8M{at[2]:.1f} {y + 5}v8"/>'
         )
-        out.append(_text(at[2] + 8, y + 14, bar.text or f"{bar.value.median:.3g}", "small"))
+        out.append(_text(at[2] + 8, y + 14, bar.text or number(bar.value.median), "small"))
     out.append(f'<path class="axis" d="M{LEFT} 32V{36 + len(plot.bars) * BAR}"/>')
     return 52.0 + len(plot.bars) * BAR, out
 
@@ -139,7 +139,7 @@ def _lines(plot: Lines) -> tuple[float, list[str]]:
     if plot.limit:
         y = scale.at(xs[0], plot.limit)[1]
         out.append(f'<path class="axis" stroke-dasharray="2 3" d="M{scale.left} {y:.1f}H{WIDTH - RIGHT}"/>')
-        out.append(_text(scale.left + 4, y - 4, f"goal {plot.limit:g}", "small"))
+        out.append(_text(scale.left + 4, y - 4, f"goal {number(plot.limit)}", "small"))
     return 36.0 + LINES_HEIGHT + 52.0, out
 
 

@@ -6,15 +6,16 @@ docs/benchmarks.md is made from the JSON, so nothing that the page shows may be 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import Machine, is_quiet, sentence
-from benchmarks.measure import Spread
+from benchmarks.measure import Spread, number
 from benchmarks.plot import Plot, drawn
+
+__all__ = ["Cell", "Column", "Goal", "Report", "number", "printed", "shown", "titles", "verdict", "written"]
 
 Cell = Spread | float | int | str | None
 """None stands where there is nothing to measure, a text where there is a reason to name."""
@@ -89,16 +90,6 @@ class Report:
             "notes": list(self.notes),
             "extra": dict(self.extra),
         }
-
-
-def number(value: float) -> str:
-    """Three digits that count, and no exponent: 0.0123, 1.23, 12.3, 123, 12345."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:.0f}"
-    digits = 2 - math.floor(math.log10(abs(value)))
-    return f"{value:.{digits}f}"
 
 
 def shown(cell: Any) -> str:

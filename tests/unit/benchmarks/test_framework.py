@@ -13,10 +13,10 @@ from benchmarks import __main__ as program
 from benchmarks import peers
 from benchmarks.fit import growth, steepest
 from benchmarks.machine import Machine, is_quiet, sentence, this_machine
-from benchmarks.measure import MeasurementFailed, Spread, alternating, difference, figure, run_python, spread
+from benchmarks.measure import MeasurementFailed, Spread, alternating, difference, figure, number, run_python, spread
 from benchmarks.options import RESULTS, Options
 from benchmarks.plot import Bar, Bars, Lines, Series, drawn
-from benchmarks.report import Column, Goal, Report, number, printed, shown, written
+from benchmarks.report import Column, Goal, Report, printed, shown, written
 
 MACHINE = Machine(
     measured_at="2026-11-30T07:00+00:00",
