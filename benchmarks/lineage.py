@@ -16,7 +16,7 @@ from airflow_provider.storage.object_store import open_object_store
 from benchmarks.fit import Growth, growth
 from benchmarks.lineage_experiment import NUM_ATTEMPTS, NUM_FILES, experiment
 from benchmarks.machine import this_machine
-from benchmarks.measure import Sample, alternating, figure, run_python
+from benchmarks.measure import Sample, Spread, alternating, figure, run_python
 from benchmarks.options import ROOT, SCRATCH, Options
 from benchmarks.peers import OURS, install
 from benchmarks.plot import Lines, Series
@@ -27,6 +27,8 @@ from tests.stack.s3 import S3Server
 from tests.support.stored_experiment import write_experiment
 
 HANG_S = 5.0
+LEAST = 0.01
+"""The least that a plot shows."""
 READING = {
     "ours": "ours: read, check, project",
     "raw": "floor: the same objects, JSON parsed",
@@ -215,9 +217,14 @@ def _notes(num_steps: int, step_s: float, rounds: int) -> tuple[str, ...]:
 
 
 def _plots(reading: Samples, sizes: Sequence[int]) -> tuple[Lines, ...]:
+    def point(side: str, size: int, name: str, factor: float) -> tuple[float, Spread]:
+        found = figure(reading[_key(side, size)], name).times(factor)
+        # What is too small to be seen has no logarithm: it lies on the axis.
+        return size, Spread(*(max(value, LEAST) for value in (found.median, found.low, found.high)))
+
     def series(name: str, factor: float) -> list[Series]:
         return [
-            Series(title.split(":")[0], [(n, figure(reading[_key(side, n)], name).times(factor)) for n in sizes])
+            Series(title.split(":")[0], [point(side, size, name, factor) for size in sizes])
             for side, title in READING.items()
         ]
 
