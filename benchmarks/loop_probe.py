@@ -1,0 +1,55 @@
+"""How long an event loop didn't look at its sockets: exact, and at the price of two clock readings a turn.
+
+A task that sleeps and looks how late it woke would need hundreds of wakes a second to see a block of 10 ms, and would be a load itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from multiprocessing import RawArray
+from typing import Any
+
+_WORST, _WORST_CPU, _TURNS = range(3)
+
+
+class Probe:
+    """Figures in shared memory: made before a fork, filled by the child, read by the parent."""
+
+    def __init__(self) -> None:
+        self._shared: Any = RawArray("d", 3)
+
+    @property
+    def worst_ms(self) -> float:
+        """The longest time from one look at the sockets to the next, or by which a look came back late."""
+        return float(self._shared[_WORST]) * 1000
+
+    @property
+    def worst_cpu_ms(self) -> float:
+        """The most processor time that the loop's thread spent between two looks: what a busy machine can't spoil."""
+        return float(self._shared[_WORST_CPU]) * 1000
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._shared[_WORST] = self._shared[_WORST_CPU] = self._shared[_TURNS] = 0.0
+
+    def watch_running_loop(self) -> None:
+        """Time each turn of the loop that runs now."""
+        selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio offers no other place
+        look, shared = selector.select, self._shared
+        left, left_cpu = time.perf_counter(), time.thread_time()
+
+        def timed(timeout: float | None = None) -> Any:
+            nonlocal left, left_cpu
+            came, cpu = time.perf_counter(), time.thread_time()
+            shared[_WORST] = max(shared[_WORST], came - left)
+            shared[_WORST_CPU] = max(shared[_WORST_CPU], cpu - left_cpu)
+            shared[_TURNS] += 1
+            ready = look(timeout)
+            left, left_cpu = time.perf_counter(), time.thread_time()
+            if timeout is not None and timeout > 0 and not ready:
+                # It came back late: another thread held the interpreter, or the machine was busy. The selector rounds up to 1 ms.
+                shared[_WORST] = max(shared[_WORST], left - came - timeout - 0.001)
+            return ready
+
+        selector.select = timed

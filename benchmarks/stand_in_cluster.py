@@ -1,0 +1,180 @@
+"""A stand-in for Ray's dashboard and for an S3 bucket, in a process of its own: what a triggerer asks, at the pace of a real one.
+
+`python -m benchmarks.stand_in_cluster SETTINGS` (JSON) prints its port and serves until it is ended. It answers as Ray 2.60 does: a
+job by its id, after a latency drawn from the recorded ones, each so many requests never; the log as JSON, and as a websocket that
+begins at the start on each connection and sends messages of at most 10 lines. Any other path is an object of the bucket, a driver's
+sign of life that was written just now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import formatdate
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+from airflow_provider.core.phases import Phase
+from airflow_provider.core.records import AliveRecord
+from airflow_provider.testing.jobs_api_parts import FakeJob, cut
+from benchmarks.latency import drawn, recorded
+from benchmarks.log_text import Log
+
+FOREVER_S = 3600.0
+
+
+@dataclass
+class Settings:
+    """How the stand-in behaves."""
+
+    hangs_each: int = 0
+    """Each so-manieth question for a job's status is never answered; 0 answers all."""
+    has_latency: bool = True
+    seed: int = 1
+    log: dict[str, Any] = field(default_factory=dict)
+    """Of each job: see `Log`."""
+    cuts_at: list[int] = field(default_factory=list)
+    """Characters after which a log connection is cut, one for each of the first connections of a job."""
+
+
+class StandIn:
+    """The server; counts what it is asked."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.random = random.Random(settings.seed)
+        self.latency = recorded()
+        self.counts: Counter[str] = Counter()
+        self.ends: dict[str, float] = {}
+        """When jobs end, in seconds of the wall clock; a job without an entry goes on."""
+        self.asked: set[str] = set()
+        self.tails: Counter[str] = Counter()
+        self.log = Log(**settings.log)
+
+    def app(self) -> web.Application:
+        """All routes."""
+        app = web.Application(client_max_size=2**26)
+        app.router.add_post("/stand-in/ends", self.set_ends)
+        app.router.add_post("/stand-in/begin", self.begin)
+        app.router.add_get("/stand-in/counts", self.show_counts)
+        app.router.add_get("/api/version", self.version)
+        app.router.add_get("/api/jobs/{id}", self.job)
+        app.router.add_get("/api/jobs/{id}/logs", self.whole_log)
+        app.router.add_get("/api/jobs/{id}/logs/tail", self.tail)
+        app.router.add_get("/{key:.*}", self.object)
+        return app
+
+    async def set_ends(self, request: web.Request) -> web.Response:
+        """Say when jobs end."""
+        self.ends |= await request.json()
+        return web.Response()
+
+    async def begin(self, _: web.Request) -> web.Response:
+        """Count anew."""
+        self.counts.clear()
+        return web.Response()
+
+    async def show_counts(self, _: web.Request) -> web.Response:
+        """What was asked since `begin`, and of how many jobs ever."""
+        return web.json_response(dict(self.counts) | {"jobs_asked": len(self.asked)})
+
+    async def version(self, _: web.Request) -> web.Response:
+        """As Ray says it."""
+        self.counts["version"] += 1
+        answer = {"version": "4", "ray_version": "2.60.0", "ray_commit": "none", "session_name": "session_1"}
+        return web.json_response(answer)
+
+    def is_over(self, name: str) -> bool:
+        """Whether the job has ended."""
+        return time.time() >= self.ends.get(name, float("inf"))
+
+    async def job(self, request: web.Request) -> web.Response:
+        """One job's status."""
+        name = request.match_info["id"]
+        self.counts["status"] += 1
+        if self.settings.hangs_each and self.counts["status"] % self.settings.hangs_each == 0:
+            self.counts["hung"] += 1
+            await asyncio.sleep(FOREVER_S)
+        if self.settings.has_latency:
+            await asyncio.sleep(drawn(self.latency, self.random.random()))
+        self.asked.add(name)
+        job = FakeJob(request={"submission_id": name, "entrypoint": "python train.py"})
+        job.status = "SUCCEEDED" if self.is_over(name) else "RUNNING"
+        return web.json_response(job.details())
+
+    async def whole_log(self, request: web.Request) -> web.StreamResponse:
+        """The file as JSON, all of it."""
+        self.counts["whole_log"] += 1
+        text = "".join(self.log.messages(self.log.num_lines_at(time.time())))
+        body = json.dumps({"logs": text}).encode()
+        answer = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
+        await answer.prepare(request)
+        for start in range(0, len(body), 65536):
+            part = body[start : start + 65536]
+            await answer.write(part)
+            self.counts["log_bytes"] += len(part)
+        return answer
+
+    async def tail(self, request: web.Request) -> web.WebSocketResponse:
+        """The log as it grows, from its start."""
+        name = request.match_info["id"]
+        socket = web.WebSocketResponse(compress=False)
+        await socket.prepare(request)
+        self.counts["tail"] += 1
+        number, self.tails[name] = self.tails[name], self.tails[name] + 1
+        cuts = self.settings.cuts_at
+        cut_at = cuts[number] if number < len(cuts) else None
+        sent_lines = sent_chars = 0
+        while not socket.closed:
+            was_over, there = self.is_over(name), self.log.num_lines_at(time.time())
+            for message in self.log.messages(there, begin=sent_lines):
+                if cut_at is not None and sent_chars >= cut_at:
+                    self.counts["cut"] += 1
+                    cut(request)
+                    return socket
+                await socket.send_str(message)
+                sent_chars += len(message)
+                self.counts["log_bytes"] += len(message)
+            sent_lines = there
+            if was_over:
+                await socket.close()
+                break
+            try:  # Ray looks at the file once a second
+                received = await socket.receive(timeout=1.0)
+            except asyncio.TimeoutError:
+                continue
+            if received.type in {WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING, WSMsgType.ERROR}:
+                break
+        return socket
+
+    async def object(self, request: web.Request) -> web.Response:
+        """An object of the bucket: a sign of life, whatever the key."""
+        self.counts["bucket"] += 1
+        now = datetime.now(timezone.utc)
+        if not request.path.endswith("/alive.json"):
+            body = "<?xml version='1.0' encoding='UTF-8'?><Error><Code>NoSuchKey</Code><Message>none</Message></Error>"
+            return web.Response(status=404, text=body, content_type="application/xml")
+        record = AliveRecord(run_uid="u1", phase=Phase.TRAINING, phase_since=now, written_at=now)
+        headers = {"ETag": '"1"', "Last-Modified": formatdate(now.timestamp(), usegmt=True)}
+        return web.Response(body=record.body(), headers=headers, content_type="application/json")
+
+
+async def serve(settings: Settings) -> None:
+    """Serve for ever, on a free port of loopback that is printed."""
+    runner = web.AppRunner(StandIn(settings).app(), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=2048).start()
+    sys.stdout.write(f"{runner.addresses[0][1]}\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Settings(**json.loads(sys.argv[1]))))

@@ -1,0 +1,164 @@
+"""Benchmark 5, triggerer: 10, 100 and 1,000 deferred jobs on one of Airflow's triggerers, against a stand-in Jobs API.
+
+The stand-in answers after latencies recorded on a real cluster, and each hundredth question not at all. Ours and the floor poll each
+30 s; what happens to the peer when an answer never comes is measured apart, since its triggerer then stands still.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from benchmarks.machine import this_machine
+from benchmarks.measure import MeasurementFailed, Sample, alternating, figure
+from benchmarks.options import Options
+from benchmarks.plot import Lines, Series
+from benchmarks.report import Cell, Column, Goal, Report
+from benchmarks.stand_in import RunningStandIn
+from benchmarks.stand_in_cluster import Settings
+from benchmarks.triggerer_sides import FLOOR, FULL, PEER, QUIET, Side, airflow_home, in_triggerer
+
+HANGS_EACH = 100
+LINE_EACH_S = 30.0
+SIDES = (FULL, QUIET, FLOOR, PEER)
+COLUMNS = (
+    Column("side", "trigger"),
+    Column("jobs", "jobs"),
+    Column("cpu_pct", "CPU of one core", "%"),
+    Column("grown_mib", "memory over an empty triggerer", "MiB"),
+    Column("rss_mib", "memory in all", "MiB"),
+    Column("requests_per_s", "status requests", "1/s"),
+    Column("bucket_per_s", "bucket requests", "1/s"),
+    Column("block_ms", "worst block", "ms"),
+    Column("block_cpu_ms", "its own CPU", "ms"),
+    Column("start_block_ms", "worst block at start", "ms"),
+    Column("resume_s", "end to resume, median", "s"),
+    Column("resume_worst_s", "end to resume, worst", "s"),
+    Column("resumed", "resumed"),
+)
+Samples = Mapping[tuple[str, int], Sequence[Sample] | str]
+"""By side and number of jobs; a text says why there are none."""
+
+
+def run(options: Options) -> Report:
+    """Measure all sides at all sizes."""
+    machine, repeats = this_machine(), options.repeats(3)
+    sizes = options.choose((10, 100, 1000), (5, 20))
+    poll_s, window_s = options.choose((30.0, 90.0), (2.0, 6.0))
+    samples: dict[tuple[str, int], Sequence[Sample] | str] = {}
+    for size in sizes:
+        measured: dict[str, Callable[[], Sample]] = {}
+        for side in SIDES:
+            one = partial(measure, side, size, poll_s=poll_s, window_s=window_s)
+            # In an environment of its own: what can't be had must not end what can.
+            if side is PEER and (problem := _problem(one)):
+                samples[side.name, size] = problem
+            else:
+                measured[side.name] = one
+        samples |= {(name, size): found for name, found in alternating(measured, repeats).items()}
+    hung = _hung(sizes[-1] if options.quick else 100, poll_s)
+    return Report(
+        name="triggerer",
+        title=f"Deferred jobs on one triggerer, polled each {poll_s:g} s",
+        machine=machine,
+        columns=COLUMNS,
+        rows=[_row(side, size, samples[side.name, size]) for size in sizes for side in SIDES],
+        goals=goals(samples, sizes[-1], poll_s),
+        notes=(*_notes(), hung),
+        plots=_plots(samples, sizes),
+        rounds=repeats,
+        is_quick=options.quick,
+    )
+
+
+def measure(side: Side, size: int, *, poll_s: float, window_s: float, hangs_each: int | None = None) -> Sample:
+    """One side at one size, once. The peer is spared what never answers unless asked for."""
+    each = hangs_each if hangs_each is not None else 0 if side is PEER else HANGS_EACH
+    settings = Settings(hangs_each=each, log={"num_lines": 10**6, "began": time.time(), "each_s": LINE_EACH_S})
+    limit_s = 2 * poll_s + 60
+    with RunningStandIn(settings) as cluster, airflow_home() as env:
+        return in_triggerer(
+            side,
+            cluster.url,
+            env=env,
+            poll_s=poll_s,
+            timeout_s=60 + window_s + 2 * limit_s,
+            num_jobs=size,
+            window_s=window_s,
+            spread_s=poll_s,
+            limit_s=limit_s,
+        )
+
+
+def goals(samples: Samples, size: int, poll_s: float) -> list[Goal]:
+    """The requirement's goals, on what a user gets by default: with the log."""
+    ours = samples[FULL.name, size]
+    where = f"{size} jobs, {poll_s:g} s poll"
+
+    def of(name: str) -> float | None:
+        return None if isinstance(ours, str) else figure(ours, name).median
+
+    grown = of("grown_mib")
+    return [
+        Goal.below(f"{where}: CPU of the triggerer's runner", of("cpu_pct"), 10, "% of a core"),
+        Goal.below(f"{where}: worst block of the event loop", of("block_ms"), 100, "ms"),
+        Goal.below(f"{where}: memory over an empty triggerer", grown and grown * 1.048576, 200, "MB"),
+        Goal.at_least(f"{where}: tasks resumed", of("resumed"), size),
+    ]
+
+
+def _problem(one: Callable[[], Sample]) -> str:
+    try:
+        one()
+    except MeasurementFailed as error:
+        return str(error)
+    return ""
+
+
+def _hung(size: int, poll_s: float) -> str:
+    """What an answer that never comes does to the peer, in a sentence."""
+    try:
+        found = measure(PEER, size, poll_s=poll_s, window_s=2 * poll_s, hangs_each=HANGS_EACH // 5)
+    except MeasurementFailed as error:
+        return f"{PEER.title} with {size} jobs and some answers that never come: no figures ({error})."
+    return (
+        f"{PEER.title} with {size} jobs, each {HANGS_EACH // 5}th answer never coming: {found['resumed']:.0f} of {size} tasks "
+        f"resumed, {found['requests_per_s']:.2f} requests a second. Its client asks without a time-out, on the event loop."
+    )
+
+
+def _row(side: Side, size: int, found: Sequence[Sample] | str) -> dict[str, Cell]:
+    row: dict[str, Cell] = {"side": side.title, "jobs": str(size)}
+    if isinstance(found, str):
+        return row | {"cpu_pct": found}
+    return row | {column.key: figure(found, column.key) for column in COLUMNS[2:]}
+
+
+def _notes() -> tuple[str, ...]:
+    return (
+        "Measured is the process in which Airflow runs the triggers, Airflow's own work for them included (its loop each second, "
+        "a connection for each trigger, the task logs' lines); an empty triggerer's memory is subtracted where the title says so.",
+        "The worst block is the longest time from one look at the sockets to the next; its own CPU is what a busy machine can't add. "
+        "At the start triggers are imported and all begin at once.",
+        f"Each job writes a line each {LINE_EACH_S:g} s. Each {HANGS_EACH}th question for a status is never answered, the peer's excepted.",
+        "Only ours reads the bucket: the driver's sign of life, once a minute for each job.",
+    )
+
+
+def _plots(samples: Samples, sizes: Sequence[int]) -> tuple[Lines, ...]:
+    def series(name: str) -> list[Series]:
+        found = {side: [samples[side.name, size] for size in sizes] for side in SIDES}
+        return [
+            Series(
+                side.name,
+                [(size, figure(one, name)) for size, one in zip(sizes, each, strict=True) if not isinstance(one, str)],
+            )
+            for side, each in found.items()
+            if not any(isinstance(one, str) for one in each)
+        ]
+
+    return (
+        Lines("CPU of the triggerer's runner", "deferred jobs", "% of a core", series("cpu_pct"), 10),
+        Lines("Memory over an empty triggerer", "deferred jobs", "MiB", series("grown_mib"), 200 / 1.048576),
+    )

@@ -1,0 +1,251 @@
+"""One side of the benchmarks 5 and 6: Airflow's own triggerer, without a metadata database, with as many triggers as asked for.
+
+`python -m benchmarks.triggerer_process PLAN` (JSON) runs in the side's own environment and prints one line of figures. Airflow's
+supervisor and its runner are the real ones, in the two processes that they have in production, talking over their socket; only where
+the supervisor would ask the database (which triggers, which connection, what to do with an event) it asks this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import structlog
+from airflow.executors.workloads import RunTrigger
+from airflow.jobs.triggerer_job_runner import TriggerLoggingFactory, TriggerRunner, TriggerRunnerSupervisor
+from airflow.models.trigger import Trigger
+from airflow.sdk.api.datamodels._generated import ConnectionResponse
+
+from benchmarks.loop_probe import Probe
+from benchmarks.stand_in import RunningStandIn, counts
+
+IDLE_S = 5.0
+QUIET_S = 6.0
+"""A log that doesn't grow for so long has been shown."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+PROBE = Probe()
+"""Made before the runner's process is forked: both see it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process measures."""
+
+    url: str
+    """The stand-in."""
+    classpath: str
+    kwargs: dict[str, Any]
+    """Of each trigger; "{id}" becomes the job's id."""
+    num_jobs: int
+    window_s: float = 0.0
+    """How long all jobs run, after each was polled once; 0 = until their logs have been shown."""
+    spread_s: float = 30.0
+    """Over how long their ends are spread."""
+    limit_s: float = 120.0
+    """How long the first poll of all, and their events, may take; what is missing then is said, not waited for."""
+    connections: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class MeasuredRunner(TriggerRunner):
+    """Airflow's runner, its event loop timed."""
+
+    async def arun(self) -> None:
+        """Run with the probe on the loop."""
+        PROBE.watch_running_loop()
+        await super().arun()
+
+
+class Supervisor(TriggerRunnerSupervisor):
+    """Airflow's supervisor without its database."""
+
+    def prepare(self, plan: Plan) -> None:
+        """Before the first round."""
+        self.plan, self.ended, self.failed = plan, dict[int, float](), list[str]()
+        self.num_connections_read = 0
+
+    def make_client(self) -> Any:
+        """Connections only."""
+        return SimpleNamespace(connections=SimpleNamespace(get=self._connection), base_url="")
+
+    def _connection(self, conn_id: str) -> ConnectionResponse:
+        self.num_connections_read += 1
+        none = dict.fromkeys(("schema", "login", "password", "port", "extra"))
+        return ConnectionResponse.model_validate({"conn_id": conn_id} | none | self.plan.connections[conn_id])
+
+    def heartbeat(self) -> None:
+        """No database to tell."""
+
+    def load_triggers(self) -> None:
+        """They are queued by `add`."""
+
+    def clean_unused(self) -> None:
+        """No database to clean."""
+
+    def emit_metrics(self) -> None:
+        """Nobody listens."""
+
+    def on_trigger_event(self, trigger_id: int, event: Any) -> None:
+        """Where a real one resumes the task."""
+        self.ended[trigger_id] = time.time()
+
+    def on_trigger_failure(self, trigger_id: int, exc: list[str] | None) -> None:
+        """Where a real one fails the task."""
+        self.failed.append((exc or ["no event"])[-1].strip())
+
+    def add(self) -> None:
+        """Queue all triggers, each with a task log."""
+        for number in range(1, self.plan.num_jobs + 1):
+            kwargs = {key: _with_id(value, number) for key, value in self.plan.kwargs.items()}
+            factory = TriggerLoggingFactory(log_path=f"task_{number}.log", ti=None)  # type: ignore[arg-type]
+            self.logger_cache[number] = factory
+            row = RunTrigger(
+                id=number, classpath=self.plan.classpath, encrypted_kwargs=Trigger.encrypt_kwargs(kwargs)
+            )
+            self.creating_triggers.append(row)
+
+    def until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
+        """Serve the runner until then; whether it came to that in time."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and self.is_alive():
+            self.run_once()
+            if is_done():
+                return True
+        return False
+
+    @classmethod
+    def run_in_process(cls) -> None:
+        """In the runner's process."""
+        MeasuredRunner().run()
+
+
+def job_id(number: int) -> str:
+    """The submission id of a job."""
+    return f"job-{number:05d}"
+
+
+def measured(plan: Plan) -> dict[str, Any]:
+    """Everything, from an empty triggerer to the last event."""
+    cluster = RunningStandIn.at(plan.url)
+    supervisor = Supervisor.start(capacity=plan.num_jobs, logger=structlog.get_logger("runner"))
+    supervisor.prepare(plan)
+    try:
+        supervisor.until(lambda: False, IDLE_S)
+        empty, began = Usage.of(supervisor.pid), time.monotonic()
+        supervisor.until(lambda: False, IDLE_S)
+        idle_cpu = Usage.of(supervisor.pid).cores_since(empty, time.monotonic() - began)
+        PROBE.reset()
+        supervisor.add()
+        began = time.monotonic()
+        all_polled = supervisor.until(lambda: counts(plan.url).get("jobs_asked", 0) >= plan.num_jobs, plan.limit_s)
+        start_s, start_block_ms = time.monotonic() - began, PROBE.worst_ms
+        cluster.begin()
+        PROBE.reset()
+        before, began = Usage.of(supervisor.pid), time.monotonic()
+        peaks = [before.rss_mib]
+        if plan.window_s:
+            supervisor.until(lambda: False, plan.window_s)
+        else:
+            peaks += watch_logs(supervisor, plan.limit_s)
+        after, window_s = Usage.of(supervisor.pid), time.monotonic() - began
+        asked = cluster.counts()
+        figures = {
+            "idle_cpu_pct": idle_cpu * 100,
+            "cpu_pct": after.cores_since(before, window_s) * 100,
+            "cpu_s": after.cpu_s - before.cpu_s,
+            "empty_mib": empty.rss_mib,
+            "rss_mib": max(*peaks, after.rss_mib),
+            "grown_mib": max(*peaks, after.rss_mib) - empty.rss_mib,
+            "block_ms": PROBE.worst_ms,
+            "block_cpu_ms": PROBE.worst_cpu_ms,
+            "start_block_ms": start_block_ms,
+            "start_s": start_s,
+            "window_s": window_s,
+            "all_polled": float(all_polled),
+            "requests_per_s": asked.get("status", 0) / window_s,
+            "bucket_per_s": asked.get("bucket", 0) / window_s,
+            "connections_read": supervisor.num_connections_read,
+        }
+        return figures | ends(supervisor, cluster) | {f"asked_{key}": n for key, n in cluster.counts().items()}
+    finally:
+        supervisor.kill(signal.SIGKILL, force=True)
+
+
+def ends(supervisor: Supervisor, cluster: RunningStandIn) -> dict[str, float]:
+    """Let all jobs end, spread over a while; how late the tasks would resume."""
+    plan, now = supervisor.plan, time.time() + 1
+    when = {number: now + plan.spread_s * number / plan.num_jobs for number in range(1, plan.num_jobs + 1)}
+    cluster.set_ends({job_id(number): at for number, at in when.items()})
+    supervisor.until(lambda: len(supervisor.ended) + len(supervisor.failed) >= plan.num_jobs, plan.limit_s)
+    delays = sorted(at - when[number] for number, at in supervisor.ended.items()) or [float("nan")]
+    for failure in set(supervisor.failed):
+        sys.stderr.write(f"{failure}\n")
+    return {
+        "resume_s": delays[len(delays) // 2],
+        "resume_worst_s": delays[-1],
+        "resumed": len(supervisor.ended),
+        "failed": len(supervisor.failed),
+    }
+
+
+def watch_logs(supervisor: Supervisor, limit_s: float) -> list[float]:
+    """Serve until no task log grows any more; the runner's memory at each look."""
+    folder, seen = Path(os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"]), []
+    size, since = -1, time.monotonic()
+
+    def is_shown() -> bool:
+        nonlocal size, since
+        seen.append(Usage.of(supervisor.pid).rss_mib)
+        now = sum(path.stat().st_size for path in folder.glob("task_*.log"))
+        if now != size:
+            size, since = now, time.monotonic()
+        return time.monotonic() - since > QUIET_S
+
+    supervisor.until(is_shown, limit_s)
+    return seen
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process has used."""
+
+    cpu_s: float
+    rss_mib: float
+
+    @classmethod
+    def of(cls, pid: int) -> Usage:
+        """As of now."""
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+        rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+        return cls((int(stat[11]) + int(stat[12])) / _TICKS, rss / 1024)
+
+    def cores_since(self, before: Usage, seconds: float) -> float:
+        """Cores in use since then."""
+        return (self.cpu_s - before.cpu_s) / seconds
+
+
+def _with_id(value: Any, number: int) -> Any:
+    return value.replace("{id}", job_id(number)) if isinstance(value, str) else value
+
+
+def main() -> None:
+    """Measure one plan."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError):  # a file for each task log, as in a real triggerer
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 16384)), hard))
+    figures = measured(Plan(**json.loads(sys.argv[1])))
+    sys.stdout.write(f"\nbenchmark-answer:{json.dumps(figures)}\n")
+
+
+if __name__ == "__main__":
+    main()
