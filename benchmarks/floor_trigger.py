@@ -23,7 +23,7 @@ class FloorTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The row."""
         names = ("url", "submission_id", "poll_interval_s")
-        return f"{__name__}.FloorTrigger", {name: getattr(self, name) for name in names}
+        return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Ask and sleep."""
@@ -38,5 +38,22 @@ class FloorTrigger(BaseTrigger):
                         break
             except asyncio.TimeoutError:
                 pass
-            await asyncio.sleep(self.poll_interval_s * (0.8 + 0.4 * random.random()))
+            await asyncio.sleep(self.poll_interval_s * (0.8 + 0.4 * random.random()))  # noqa: S311 - spreads load
+        yield TriggerEvent({"id": self.submission_id})  # type: ignore[no-untyped-call]
+
+
+class FloorLogTrigger(FloorTrigger):
+    """Reads the log's websocket once, line by line into the task log, and doesn't care how it ended."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One connection."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.url}/api/jobs/{self.submission_id}") as answer,
+            session.ws_connect(f"{self.url}/api/jobs/{self.submission_id}/logs/tail") as socket,
+        ):
+            await answer.read()
+            async for message in socket:
+                for line in message.data.splitlines():
+                    self.log.info(line)
         yield TriggerEvent({"id": self.submission_id})  # type: ignore[no-untyped-call]

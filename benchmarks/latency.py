@@ -53,18 +53,18 @@ def main() -> None:
             taken.append(time.perf_counter() - began)
             time.sleep(random.expovariate(33))  # 1,000 jobs at a 30 s poll
         _asked(cluster, "POST", f"/api/jobs/{job}/stop")
-    kept = {"of": "GET /api/jobs/ID, Ray 2.60.0, loopback", "num": len(taken), "quantiles_s": quantiles(taken)}
-    kept["quantiles_s"] = [round(value, 5) for value in kept["quantiles_s"]]
+    found = [round(value, 5) for value in quantiles(taken)]
+    kept = {"of": "GET /api/jobs/ID, Ray 2.60.0, loopback", "num": len(taken), "quantiles_s": found}
     FILE.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 
 def _asked(cluster: RayCluster, method: str, path: str, body: object = None) -> str:
-    request = urllib.request.Request(f"{cluster.address}{path}", method=method)
+    request = urllib.request.Request(f"{cluster.address}{path}", method=method)  # noqa: S310 - loopback
     request.add_header("Authorization", f"Bearer {cluster.token}")
     if body is not None:
         request.data = json.dumps(body).encode()
         request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - loopback
         text: str = answer.read().decode()
     return text
 

@@ -21,8 +21,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from airflow_provider.core.phases import Phase
-from airflow_provider.core.records import AliveRecord
+from airflow_provider.core.records import AliveRecord, Phase
 from airflow_provider.testing.jobs_api_parts import FakeJob, cut
 from benchmarks.latency import drawn, recorded
 from benchmarks.log_text import Log
@@ -49,13 +48,18 @@ class StandIn:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.random = random.Random(settings.seed)
+        self.random = random.Random(settings.seed)  # noqa: S311 - repeatable
         self.latency = recorded()
         self.counts: Counter[str] = Counter()
         self.ends: dict[str, float] = {}
         """When jobs end, in seconds of the wall clock; a job without an entry goes on."""
         self.asked: set[str] = set()
         self.tails: Counter[str] = Counter()
+        self.polled: dict[str, float] = {}
+        """When each job's status was asked last."""
+        self.longest_s = 0.0
+        """The longest time between two questions for one job's status."""
+        self.log_bytes = 0
         self.log = Log(**settings.log)
 
     def app(self) -> web.Application:
@@ -83,7 +87,12 @@ class StandIn:
 
     async def show_counts(self, _: web.Request) -> web.Response:
         """What was asked since `begin`, and of how many jobs ever."""
-        return web.json_response(dict(self.counts) | {"jobs_asked": len(self.asked)})
+        return web.json_response(dict(self.counts) | self.ever())
+
+    def ever(self) -> dict[str, int]:
+        """What isn't counted anew: a log that is there from the beginning is fetched before all jobs were polled."""
+        gap_ms = round(self.longest_s * 1000)
+        return {"jobs_asked": len(self.asked), "longest_gap_ms": gap_ms, "log_bytes_ever": self.log_bytes}
 
     async def version(self, _: web.Request) -> web.Response:
         """As Ray says it."""
@@ -99,6 +108,9 @@ class StandIn:
         """One job's status."""
         name = request.match_info["id"]
         self.counts["status"] += 1
+        now = time.monotonic()
+        self.longest_s = max(self.longest_s, now - self.polled.get(name, now))
+        self.polled[name] = now
         if self.settings.hangs_each and self.counts["status"] % self.settings.hangs_each == 0:
             self.counts["hung"] += 1
             await asyncio.sleep(FOREVER_S)
@@ -119,7 +131,7 @@ class StandIn:
         for start in range(0, len(body), 65536):
             part = body[start : start + 65536]
             await answer.write(part)
-            self.counts["log_bytes"] += len(part)
+            self.log_bytes += len(part)
         return answer
 
     async def tail(self, request: web.Request) -> web.WebSocketResponse:
@@ -141,7 +153,7 @@ class StandIn:
                     return socket
                 await socket.send_str(message)
                 sent_chars += len(message)
-                self.counts["log_bytes"] += len(message)
+                self.log_bytes += len(message)
             sent_lines = there
             if was_over:
                 await socket.close()

@@ -76,7 +76,7 @@ def measure(side: Side, size: int, *, poll_s: float, window_s: float, hangs_each
     """One side at one size, once. The peer is spared what never answers unless asked for."""
     each = hangs_each if hangs_each is not None else 0 if side is PEER else HANGS_EACH
     settings = Settings(hangs_each=each, log={"num_lines": 10**6, "began": time.time(), "each_s": LINE_EACH_S})
-    limit_s = 2 * poll_s + 60
+    limit_s = 2 * poll_s + (60 if poll_s > 10 else 20)
     with RunningStandIn(settings) as cluster, airflow_home() as env:
         return in_triggerer(
             side,
@@ -88,6 +88,7 @@ def measure(side: Side, size: int, *, poll_s: float, window_s: float, hangs_each
             window_s=window_s,
             spread_s=poll_s,
             limit_s=limit_s,
+            idle_s=min(5.0, poll_s / 2),
         )
 
 
@@ -137,10 +138,14 @@ def _row(side: Side, size: int, found: Sequence[Sample] | str) -> dict[str, Cell
 
 def _notes() -> tuple[str, ...]:
     return (
-        "Measured is the process in which Airflow runs the triggers, Airflow's own work for them included (its loop each second, "
-        "a connection for each trigger, the task logs' lines); an empty triggerer's memory is subtracted where the title says so.",
-        "The worst block is the longest time from one look at the sockets to the next; its own CPU is what a busy machine can't add. "
-        "At the start triggers are imported and all begin at once.",
+        (
+            "Measured is the process in which Airflow runs the triggers, Airflow's own work for them included (its loop each second, "
+            "a connection for each trigger, the task logs' lines); an empty triggerer's memory is subtracted where the title says so."
+        ),
+        (
+            "The worst block is the longest time from one look at the sockets to the next; its own CPU is what a busy machine can't add. "
+            "At the start triggers are imported and all begin at once."
+        ),
         f"Each job writes a line each {LINE_EACH_S:g} s. Each {HANGS_EACH}th question for a status is never answered, the peer's excepted.",
         "Only ours reads the bucket: the driver's sign of life, once a minute for each job.",
     )

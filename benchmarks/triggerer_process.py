@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import structlog
-from airflow.executors.workloads import RunTrigger
+from airflow.executors.workloads.trigger import RunTrigger
 from airflow.jobs.triggerer_job_runner import TriggerLoggingFactory, TriggerRunner, TriggerRunnerSupervisor
 from airflow.models.trigger import Trigger
 from airflow.sdk.api.datamodels._generated import ConnectionResponse
@@ -29,7 +29,6 @@ from airflow.sdk.api.datamodels._generated import ConnectionResponse
 from benchmarks.loop_probe import Probe
 from benchmarks.stand_in import RunningStandIn, counts
 
-IDLE_S = 5.0
 QUIET_S = 6.0
 """A log that doesn't grow for so long has been shown."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -53,6 +52,8 @@ class Plan:
     """Over how long their ends are spread."""
     limit_s: float = 120.0
     """How long the first poll of all, and their events, may take; what is missing then is said, not waited for."""
+    idle_s: float = 5.0
+    """How long the empty triggerer is watched, and before that warms up."""
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -62,7 +63,7 @@ class MeasuredRunner(TriggerRunner):
     async def arun(self) -> None:
         """Run with the probe on the loop."""
         PROBE.watch_running_loop()
-        await super().arun()
+        await super().arun()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
 
 
 class Supervisor(TriggerRunnerSupervisor):
@@ -94,11 +95,11 @@ class Supervisor(TriggerRunnerSupervisor):
     def emit_metrics(self) -> None:
         """Nobody listens."""
 
-    def on_trigger_event(self, trigger_id: int, event: Any) -> None:
+    def on_trigger_event(self, trigger_id: int, event: Any) -> None:  # noqa: ARG002 - as Airflow calls it
         """Where a real one resumes the task."""
         self.ended[trigger_id] = time.time()
 
-    def on_trigger_failure(self, trigger_id: int, exc: list[str] | None) -> None:
+    def on_trigger_failure(self, trigger_id: int, exc: list[str] | None) -> None:  # noqa: ARG002 - as Airflow calls it
         """Where a real one fails the task."""
         self.failed.append((exc or ["no event"])[-1].strip())
 
@@ -108,9 +109,7 @@ class Supervisor(TriggerRunnerSupervisor):
             kwargs = {key: _with_id(value, number) for key, value in self.plan.kwargs.items()}
             factory = TriggerLoggingFactory(log_path=f"task_{number}.log", ti=None)  # type: ignore[arg-type]
             self.logger_cache[number] = factory
-            row = RunTrigger(
-                id=number, classpath=self.plan.classpath, encrypted_kwargs=Trigger.encrypt_kwargs(kwargs)
-            )
+            row = RunTrigger(id=number, classpath=self.plan.classpath, encrypted_kwargs=Trigger.encrypt_kwargs(kwargs))
             self.creating_triggers.append(row)
 
     def until(self, is_done: Callable[[], bool], limit_s: float) -> bool:
@@ -125,7 +124,7 @@ class Supervisor(TriggerRunnerSupervisor):
     @classmethod
     def run_in_process(cls) -> None:
         """In the runner's process."""
-        MeasuredRunner().run()
+        MeasuredRunner().run()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
 
 
 def job_id(number: int) -> str:
@@ -139,9 +138,9 @@ def measured(plan: Plan) -> dict[str, Any]:
     supervisor = Supervisor.start(capacity=plan.num_jobs, logger=structlog.get_logger("runner"))
     supervisor.prepare(plan)
     try:
-        supervisor.until(lambda: False, IDLE_S)
+        supervisor.until(lambda: False, plan.idle_s)
         empty, began = Usage.of(supervisor.pid), time.monotonic()
-        supervisor.until(lambda: False, IDLE_S)
+        supervisor.until(lambda: False, plan.idle_s)
         idle_cpu = Usage.of(supervisor.pid).cores_since(empty, time.monotonic() - began)
         PROBE.reset()
         supervisor.add()
@@ -173,6 +172,7 @@ def measured(plan: Plan) -> dict[str, Any]:
             "all_polled": float(all_polled),
             "requests_per_s": asked.get("status", 0) / window_s,
             "bucket_per_s": asked.get("bucket", 0) / window_s,
+            "longest_gap_s": asked.get("longest_gap_ms", 0) / 1000,
             "connections_read": supervisor.num_connections_read,
         }
         return figures | ends(supervisor, cluster) | {f"asked_{key}": n for key, n in cluster.counts().items()}

@@ -32,6 +32,7 @@ class Side:
 
     def kwargs(self, url: str, poll_s: float) -> dict[str, Any]:
         """Arguments of the trigger."""
+        usual: dict[str, Any]
         if self.peer is ASTRO:
             usual = {
                 "job_id": "{id}",
@@ -62,6 +63,7 @@ class Side:
 
 OUR_TRIGGER = "airflow_provider.triggers.ray_train.RayTrainTrigger"
 FLOOR = Side("floor", "a trigger that sleeps and GETs the job", OURS, "benchmarks.floor_trigger.FloorTrigger")
+FLOOR_LOG = Side("floor", "a trigger that reads the websocket once", OURS, "benchmarks.floor_trigger.FloorLogTrigger")
 QUIET = Side("ours_no_log", "RayTrainTrigger, stream_logs=False", OURS, OUR_TRIGGER, {"stream_logs": False})
 FULL = Side("ours", "RayTrainTrigger", OURS, OUR_TRIGGER)
 PEER = Side("astro", "astro-provider-ray 0.4.0, RayJobTrigger", ASTRO, "ray_provider.triggers.RayJobTrigger")
@@ -96,7 +98,12 @@ def in_triggerer(
     side: Side, url: str, *, env: Mapping[str, str], poll_s: float, timeout_s: float, **plan: Any
 ) -> dict[str, Any]:
     """Run one side to its end; its figures. Raises MeasurementFailed."""
-    whole = {"url": url, "classpath": side.classpath, "kwargs": side.kwargs(url, poll_s), "connections": connections(url)}
+    whole = {
+        "url": url,
+        "classpath": side.classpath,
+        "kwargs": side.kwargs(url, poll_s),
+        "connections": connections(url),
+    }
     code = f"plan = {json.dumps(whole | plan)!r}\n{CODE}"
     return run_python(python_of(side), code, env=env, timeout_s=timeout_s)
 
@@ -107,5 +114,3 @@ def python_of(side: Side) -> Path:
     if found.problem:
         raise MeasurementFailed(found.problem)
     return found.python
-
-

@@ -1,0 +1,167 @@
+"""Benchmark 6, logs: 100 MB of a training's log through a triggerer into the task log, cut three times; and 300 tails at once.
+
+Counted are the bytes that the stand-in sends, and the lines in the task log's file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.log_text import CHARS_OF_A_LINE, step_of
+from benchmarks.machine import this_machine
+from benchmarks.measure import MeasurementFailed, Sample, alternating, figure
+from benchmarks.options import Options
+from benchmarks.plot import Bar, Bars
+from benchmarks.report import Cell, Column, Goal, Report
+from benchmarks.stand_in import RunningStandIn
+from benchmarks.stand_in_cluster import Settings
+from benchmarks.triggerer_sides import FLOOR_LOG, FULL, PEER, QUIET, Side, airflow_home, in_triggerer
+
+CUTS = (0.25, 0.5, 0.75)
+"""Where the connection is cut, as parts of the log."""
+MB = 1_000_000
+COLUMNS = (
+    Column("side", "trigger"),
+    Column("log_mb", "log", "MB"),
+    Column("fetched", "fetched, times the log"),
+    Column("missing", "lines missing"),
+    Column("repeated", "lines repeated"),
+    Column("grown_mib", "memory over an empty triggerer", "MiB"),
+    Column("cpu_s", "CPU", "s"),
+    Column("block_ms", "worst block", "ms"),
+    Column("longest_gap_s", "longest between two polls", "s"),
+)
+Samples = Mapping[str, Sequence[Sample] | str]
+
+
+def run(options: Options) -> Report:
+    """Measure all."""
+    machine, repeats = this_machine(), options.repeats(3)
+    num_lines = options.choose(100, 1) * MB // CHARS_OF_A_LINE
+    num_tails, poll_s = options.choose((300, 30.0), (10, 2.0))
+    sides = {
+        "floor": partial(one_log, FLOOR_LOG, num_lines, cuts=()),
+        "uncut": partial(one_log, FULL, num_lines, cuts=()),
+        "cut": partial(one_log, FULL, num_lines, cuts=CUTS),
+        "short": partial(one_log, FULL, num_lines // 10, cuts=CUTS),
+        "tails": partial(many_logs, FULL, num_tails, poll_s=poll_s),
+        "no_tails": partial(many_logs, QUIET, num_tails, poll_s=poll_s),
+    }
+    samples: dict[str, Sequence[Sample] | str] = {**alternating(sides, repeats)}
+    for name, cuts in (("peer_uncut", ()), ("peer_cut", CUTS)):
+        try:
+            samples[name] = [one_log(PEER, num_lines, cuts=cuts)]
+        except MeasurementFailed as error:
+            samples[name] = str(error)
+    return Report(
+        name="logs",
+        title=f"A log of {num_lines * CHARS_OF_A_LINE / MB:.0f} MB into the task log, and {num_tails} logs at once",
+        machine=machine,
+        columns=COLUMNS,
+        rows=[_row(title, samples[name]) for name, title in _titles(num_tails).items()],
+        goals=goals(samples, poll_s),
+        notes=_notes(),
+        plots=(
+            Bars("Bytes fetched, times the log", "", [_bar(name, samples[name], "fetched") for name in _titles(0)][:6]),
+        ),
+        rounds=repeats,
+        is_quick=options.quick,
+    )
+
+
+def one_log(side: Side, num_lines: int, *, cuts: Sequence[float]) -> Sample:
+    """One job, whose log of so many lines is there from the beginning."""
+    size = num_lines * CHARS_OF_A_LINE
+    settings = Settings(log={"num_lines": num_lines}, cuts_at=[int(size * part) for part in cuts])
+    with RunningStandIn(settings) as cluster, airflow_home() as env:
+        # Ten thousand lines a second is what a busy machine does.
+        limit_s = 45 + num_lines / 1000
+        found = in_triggerer(
+            side, cluster.url, env=env, poll_s=2.0, timeout_s=3 * limit_s, num_jobs=1, limit_s=limit_s, spread_s=1.0
+        )
+        sent = cluster.counts()
+        return {**found, **lines_of(env, num_lines), "log_mb": size / MB, "fetched": sent["log_bytes_ever"] / size}
+
+
+def lines_of(env: Mapping[str, str], num_lines: int, *, number: int = 1) -> Sample:
+    """How often each line stands in the task log."""
+    seen: Counter[int] = Counter()
+    path = Path(env["AIRFLOW__LOGGING__BASE_LOG_FOLDER"]) / f"task_{number}.log"
+    if path.exists():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            seen.update(step for line in file if (step := step_of(line)) is not None)
+    return {"missing": num_lines - len(seen), "repeated": sum(seen.values()) - len(seen)}
+
+
+def many_logs(side: Side, num_tails: int, *, poll_s: float) -> Sample:
+    """So many jobs, each with 200 kB of log there from the beginning."""
+    settings = Settings(log={"num_lines": 200_000 // CHARS_OF_A_LINE})
+    with RunningStandIn(settings) as cluster, airflow_home() as env:
+        limit_s = 2 * poll_s + (240 if poll_s > 10 else 40)
+        return in_triggerer(
+            side,
+            cluster.url,
+            env=env,
+            poll_s=poll_s,
+            timeout_s=3 * limit_s,
+            num_jobs=num_tails,
+            window_s=3 * poll_s,
+            spread_s=poll_s,
+            limit_s=limit_s,
+        )
+
+
+def goals(samples: Samples, poll_s: float) -> list[Goal]:
+    """The requirement's goals for ours."""
+
+    def of(side: str, name: str) -> float:
+        found = samples[side]
+        return float("nan") if isinstance(found, str) else figure(found, name).median
+
+    growth = of("cut", "grown_mib") - of("short", "grown_mib")
+    gap = of("tails", "longest_gap_s") - of("no_tails", "longest_gap_s")
+    return [
+        Goal.at_most("fetched with three cuts, times the log", of("cut", "fetched"), 1 + len(CUTS)),
+        Goal.at_most("fetched without a cut, times the log", of("uncut", "fetched"), 1.01),
+        Goal.at_most("lines missing", of("cut", "missing"), 0),
+        Goal.at_most("lines repeated", of("cut", "repeated"), 0),
+        Goal.at_most("memory of the whole log over that of a tenth of it", growth, 10, "MiB"),
+        Goal.at_most("300 tails: the longest pause between two polls grows by", gap, 0.1 * poll_s, "s"),
+    ]
+
+
+def _titles(num_tails: int) -> dict[str, str]:
+    return {
+        "cut": f"{FULL.title}, cut {len(CUTS)} times",
+        "short": f"{FULL.title}, a tenth of the log, cut {len(CUTS)} times",
+        "uncut": FULL.title,
+        "floor": FLOOR_LOG.title,
+        "peer_cut": f"{PEER.title}, cut {len(CUTS)} times",
+        "peer_uncut": PEER.title,
+        "tails": f"{FULL.title}, {num_tails} logs of 0.2 MB at once",
+        "no_tails": f"{QUIET.title}, {num_tails} jobs",
+    }
+
+
+def _row(title: str, found: Sequence[Sample] | str) -> dict[str, Cell]:
+    if isinstance(found, str):
+        return {"side": title, "log_mb": found}
+    keys = [column.key for column in COLUMNS[1:] if column.key in found[0]]
+    return {"side": title} | {key: figure(found, key) for key in keys}
+
+
+def _bar(name: str, found: Sequence[Sample] | str, key: str) -> Bar:
+    return Bar(name, None, found[:60]) if isinstance(found, str) else Bar(name, figure(found, key))
+
+
+def _notes() -> tuple[str, ...]:
+    return (
+        (
+            "Ray's log has no offset: each connection begins at the start, so each reconnect fetches again what was shown before. "
+            "Fetched are the bytes that the stand-in sent, the read of the file after the job's end included."
+        ),
+        "The peer is measured once: a cut connection ends its trigger, and what it has not shown by then is never shown.",
+    )
