@@ -218,7 +218,8 @@ async def follow(
 
     """
     reader = LogReader(position=position, max_partial=limits.max_partial)
-    over = is_over or _asks_ray(source, submission_id)
+    ended = _asks_ray(source, submission_id)
+    over = is_over or ended
     state = TailState()
     while not await over():
         furthest, started = reader.furthest, clock.now()
@@ -228,7 +229,8 @@ async def follow(
                 yield chunk
             else:
                 ending = chunk
-        if await over():
+        # Ray closes normally at a job's end. To connect again until somebody polls would replay the whole log each time.
+        if await over() or (isinstance(ending, TailClosed) and ending.is_normal and await ended()):
             break
         move = after_session(
             state,

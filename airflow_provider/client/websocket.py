@@ -38,6 +38,11 @@ class TailClosed(Exception):
 
     code: int = _CODE_NORMAL
 
+    @property
+    def is_normal(self) -> bool:
+        """Whether the server closed it by intent."""
+        return self.code == _CODE_NORMAL
+
 
 @dataclass(eq=False)
 class TailUnavailable(Exception):

@@ -140,7 +140,14 @@ class JobWaiter:
             if judgement.reason:
                 self._say(_sentence(judgement, sight))
             state = judgement.state
-            await asyncio.sleep(pause_s(limits, random.random()))  # noqa: S311 - spreads load, keeps no secret
+            await self._pause(pause_s(limits, random.random()))  # noqa: S311 - spreads load, keeps no secret
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the next poll is due, or the log has ended: it mostly does because the job has."""
+        if self._tail is None or self._tail.done():
+            await asyncio.sleep(seconds)
+        else:
+            await asyncio.wait([self._tail], timeout=seconds)
 
     async def _sight(self) -> JobSight:
         """What the cluster says about the job. Anything but an answer is silence: the training goes on behind it.

@@ -113,3 +113,27 @@ def test_latencies_are_drawn_as_they_were_recorded() -> None:
     kept = recorded()
     assert kept == sorted(kept)
     assert kept[0] > 0
+
+
+async def test_a_log_that_ends_is_not_fetched_again_until_the_next_poll(server: FakeJobsServer) -> None:
+    """Ray closes the log at the job's end: connecting again until the next poll would replay all of it each time."""
+    job = server.add_job("job-1")
+    lines: list[str] = []
+
+    async def open_client() -> object:
+        return async_client(server)
+
+    limits = WaitLimits(poll_interval_s=3600)
+    waiter = JobWaiter(
+        Following(AttemptRef(generation=1, attempt=1), "job-1", "session_fake_1", None, limits),
+        open_client=open_client,  # type: ignore[arg-type]
+        records=ExperimentRecords(MemoryStore()),
+        # Not before the first poll: the next one is an hour away.
+        say=lambda said: server.write_log("job-1", "a\nb\n") if said == "the job is RUNNING" else None,
+        emit=lambda line: (lines.append(line), server.set_status("job-1", "SUCCEEDED"))[0],
+    )
+    over = await asyncio.wait_for(waiter.wait(), 30)
+    assert over.end is WaitEnd.ENDED
+    assert lines == ["a", "b"]
+    assert job.num_tails == 1
+    assert server.num("GET", "/api/jobs/job-1/logs") == 1
