@@ -133,7 +133,7 @@ def _row(side: Side, size: int, found: Sequence[Sample] | str) -> dict[str, Cell
     row: dict[str, Cell] = {"side": side.title, "jobs": str(size)}
     if isinstance(found, str):
         return row | {"cpu_pct": found}
-    return row | {column.key: figure(found, column.key) for column in COLUMNS[2:]}
+    return row | {column.key: figure(found, column.key) for column in COLUMNS[2:] if column.key in found[0]}
 
 
 def _notes() -> tuple[str, ...]:

@@ -186,12 +186,11 @@ def ends(supervisor: Supervisor, cluster: RunningStandIn) -> dict[str, float]:
     when = {number: now + plan.spread_s * number / plan.num_jobs for number in range(1, plan.num_jobs + 1)}
     cluster.set_ends({job_id(number): at for number, at in when.items()})
     supervisor.until(lambda: len(supervisor.ended) + len(supervisor.failed) >= plan.num_jobs, plan.limit_s)
-    delays = sorted(at - when[number] for number, at in supervisor.ended.items()) or [float("nan")]
-    for failure in set(supervisor.failed):
-        sys.stderr.write(f"{failure}\n")
-    return {
-        "resume_s": delays[len(delays) // 2],
-        "resume_worst_s": delays[-1],
+    delays = sorted(at - when[number] for number, at in supervisor.ended.items())
+    if supervisor.failed and not delays:
+        raise SystemExit(f"all triggers failed: {supervisor.failed[0]}")
+    late = {"resume_s": delays[len(delays) // 2], "resume_worst_s": delays[-1]} if delays else {}
+    return late | {
         "resumed": len(supervisor.ended),
         "failed": len(supervisor.failed),
     }

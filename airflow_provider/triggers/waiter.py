@@ -219,6 +219,8 @@ class JobWaiter:
                 if chunk.note:
                     self._say(chunk.note)
                 self.log_position = chunk.position
+                # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
+                await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - a broken log never decides how the training ended
             why = error.what if isinstance(error, RayTrainError) else f"{type(error).__name__}: {error}"
             self._say(f"the job's log can't be read: {why}")

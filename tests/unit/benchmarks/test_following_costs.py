@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 import pytest
 
 from airflow_provider.client import TailLimits, pool
+from airflow_provider.client.values import LogChunk
 from airflow_provider.core.records import AttemptRef
 from airflow_provider.core.waiting import WaitEnd, WaitLimits
 from airflow_provider.storage.experiment_records import ExperimentRecords
@@ -137,3 +138,30 @@ async def test_a_log_that_ends_is_not_fetched_again_until_the_next_poll(server: 
     assert lines == ["a", "b"]
     assert job.num_tails == 1
     assert server.num("GET", "/api/jobs/job-1/logs") == 1
+
+
+async def test_a_long_log_leaves_the_loop_to_others_between_two_messages() -> None:
+    """Messages that have arrived already are taken without a wait; a replay of megabytes would hold up every other trigger."""
+    num_messages = 100
+    turns: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def count() -> None:
+        turns.append(len(turns))
+        loop.call_soon(count)
+
+    class Client:
+        async def tail(self, *_: object, **__: object) -> AsyncGenerator[LogChunk, None]:
+            for number in range(num_messages):
+                yield LogChunk(("a line",), number)
+
+    waiter = JobWaiter(
+        Following(AttemptRef(generation=1, attempt=1), "job-1", None, None, WaitLimits()),
+        open_client=Client,  # type: ignore[arg-type]
+        records=ExperimentRecords(MemoryStore()),
+        say=lambda _: None,
+        emit=lambda _: None,
+    )
+    loop.call_soon(count)
+    await waiter._stream(Client())  # type: ignore[arg-type]
+    assert len(turns) >= num_messages
