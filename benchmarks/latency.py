@@ -40,6 +40,12 @@ def recorded() -> list[float]:
     return found
 
 
+def origin() -> str:
+    """Where the recorded values come from."""
+    found: str = json.loads(FILE.read_text(encoding="utf-8"))["of"]
+    return found
+
+
 def main() -> None:
     """Record against a real cluster whose head also runs a job, at the rate of 1,000 jobs and a 30 s poll."""
     from tests.stack.ray_cluster import RayCluster

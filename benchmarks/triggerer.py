@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from benchmarks.latency import origin
 from benchmarks.machine import this_machine
 from benchmarks.measure import MeasurementFailed, Sample, alternating, figure
 from benchmarks.options import Options
@@ -147,6 +148,7 @@ def _notes() -> tuple[str, ...]:
             "At the start triggers are imported and all begin at once."
         ),
         f"Each job writes a line each {LINE_EACH_S:g} s. Each {HANGS_EACH}th question for a status is never answered, the peer's excepted.",
+        f"The stand-in's latencies: {origin()}.",
         "Only ours reads the bucket: the driver's sign of life, once a minute for each job.",
     )
 
