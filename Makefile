@@ -31,8 +31,7 @@ RAYS ?= 2.51.0 2.54.0
 OTHER ?= python3.12
 export CHROMIUM ?= /usr/bin/chromium
 
-.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays pythons browser demo stack docs build clean
-.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays browser demo stack docs bench build clean
+.PHONY: help setup lint format test-fast test test-slow scenarios model chaos stops rays pythons browser demo stack docs bench build clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
