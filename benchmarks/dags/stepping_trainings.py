@@ -1,0 +1,41 @@
+"""The training of the benchmarks as tasks: deferred, and blocking a worker."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider.core.spec import CheckpointConfig, ScalingConfig
+from airflow_provider.operators.ray_train import RayTrainOperator
+
+for dag_id, deferrable in (("stepping_deferred", True), ("stepping_blocking", False)):
+    with DAG(
+        dag_id,
+        schedule=None,
+        catchup=False,
+        params={
+            "marks": Param("", type="string"),
+            "steps": Param(10, type="integer"),
+            "every": Param(1, type="integer"),
+            "step_s": Param(0.5, type="number"),
+            "num_workers": Param(2, type="integer"),
+            "poll_interval_s": Param(1.0, type="number"),
+        },
+        render_template_as_native_obj=True,
+    ):
+        RayTrainOperator(
+            task_id="train",
+            storage_path="s3://models/benchmarks",
+            working_dir="training",
+            train_loop="stepping:train_loop",
+            train_loop_config={name: "{{ params.%s }}" % name for name in ("marks", "steps", "every", "step_s")},
+            scaling_config=ScalingConfig(num_workers="{{ params.num_workers }}"),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+            progress_metric="step",
+            # The default of 10 s adds 5 s to each lost driver on average, and nothing else.
+            poll_interval_s=1.0,
+            deferrable=deferrable,
+            retries=20,
+            retry_delay=timedelta(seconds=1),
+        )

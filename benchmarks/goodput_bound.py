@@ -1,0 +1,58 @@
+"""The least time that a training under given faults can take, with Ray's start-up and the checkpoint interval as they are.
+
+    bound = first start + steps x cadence + sum over faults of (restart of what died + steps since its last commit x cadence)
+
+`cadence` is the time of a step with its share of reports and checkpoints. `first start` is the time from the POST until the training loop
+runs. The restarts are Ray's own: from the death of a worker until Ray's new workers run the loop, and from the death of a driver until
+those of a job do that was posted under the same name at that very moment. All are measured on plain Ray in the same run. Nobody
+detects, decides or schedules in a bound, so no orchestrator can be faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.fault_plan import Fault
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What Ray itself takes, in seconds."""
+
+    first_start_s: float
+    cadence_s: float
+    restart_s: Mapping[str, float]
+    """By what died."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The shortest way through one plan of faults."""
+
+    wall_s: float
+    productive_s: float
+    num_faults: int
+    num_repeated: int
+    """Steps that have to be taken again, since no checkpoint had them yet."""
+
+    @property
+    def goodput(self) -> float:
+        """The best that anybody can reach."""
+        return self.productive_s / self.wall_s
+
+
+def bound(faults: Iterable[Fault], *, steps: int, every: int, costs: Costs) -> Bound:
+    """Walk through the training: forward to the next fault, back to the last commit, until the last step is taken."""
+    productive_s = steps * costs.cadence_s
+    wall_s = costs.first_start_s
+    position = taken = num_faults = num_repeated = 0
+    for fault in faults:
+        forward = fault.after_steps - taken
+        if position + forward >= steps:
+            break
+        position, taken = position + forward, fault.after_steps
+        wall_s += costs.restart_s[fault.target]
+        back = position % every
+        position, num_faults, num_repeated = position - back, num_faults + 1, num_repeated + back
+    return Bound(wall_s + productive_s + num_repeated * costs.cadence_s, productive_s, num_faults, num_repeated)

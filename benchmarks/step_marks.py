@@ -1,0 +1,106 @@
+"""What a training told of itself, step by step: when it went on after a fault, what it repeated, how long it stood still."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.measure import MeasurementFailed
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One line of the training's first worker, or of its script."""
+
+    at: float
+    """Seconds of the machine's clock, which all processes of a local cluster share."""
+    what: str
+    """`main`, `loop`, `restored`, `step`, `reported` or `ended`."""
+    step: int | None = None
+    pid: int = 0
+    number: str = ""
+
+
+def parse_marks(text: str) -> list[Mark]:
+    """The marks of a file; a line that is still being written is left out."""
+    return [Mark(**json.loads(line)) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+@dataclass(frozen=True)
+class MarkFile:
+    """The file that all attempts of one training write to."""
+
+    path: Path
+
+    def read(self) -> list[Mark]:
+        """All that was told so far."""
+        return parse_marks(self.path.read_text()) if self.path.exists() else []
+
+    def wait_for(self, probe: Callable[[list[Mark]], Mark | None], *, what: str, timeout_s: float = 180.0) -> Mark:
+        """The first mark that the probe accepts. Raises MeasurementFailed when it does not come."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            found = probe(self.read())
+            if found is not None:
+                return found
+            time.sleep(0.02)
+        told = self.read()[-3:]
+        raise MeasurementFailed(f"{what}: not within {timeout_s:.0f} s; last told: {told or 'nothing'}")
+
+
+def first_of(marks: Sequence[Mark], what: str, *, after: float = 0.0) -> Mark | None:
+    """The first mark of that kind after a moment."""
+    return next((m for m in marks if m.what == what and m.at > after), None)
+
+
+def first_new_step(marks: Sequence[Mark], *, killed_at: float) -> Mark | None:
+    """The first step of a process that had not trained before the kill: the workers were replaced."""
+    before = {m.pid for m in marks if m.what == "step" and m.at <= killed_at}
+    return next((m for m in marks if m.what == "step" and m.at > killed_at and m.pid not in before), None)
+
+
+def first_new_ground(marks: Sequence[Mark], *, killed_at: float) -> Mark | None:
+    """The first step that nobody had taken before the kill: from here on, nothing is repeated any more."""
+    reached = max((m.step for m in marks if m.what == "step" and m.step is not None and m.at <= killed_at), default=-1)
+    return next(
+        (m for m in marks if m.what == "step" and m.at > killed_at and m.step is not None and m.step > reached), None
+    )
+
+
+def num_repeated(marks: Sequence[Mark]) -> int:
+    """Steps that were taken more than once."""
+    steps = [m.step for m in marks if m.what == "step"]
+    return len(steps) - len(set(steps))
+
+
+def cadence_s(marks: Sequence[Mark]) -> float:
+    """From one step to the next in the same process, with what its report and checkpoint cost; the mean over all."""
+    steps = [m for m in marks if m.what == "step"]
+    gaps = [later.at - earlier.at for earlier, later in pairwise(steps) if earlier.pid == later.pid]
+    if not gaps:
+        raise MeasurementFailed("no two steps of one process were told")
+    return statistics.fmean(gaps)
+
+
+def training_lost_s(marks: Sequence[Mark], *, killed_at: float) -> float:
+    """Training time that a fault took: from the last step of the old workers until new ones reached new ground.
+
+    Zero where the same process went on and repeated nothing.
+    """
+    new = first_new_step(marks, killed_at=killed_at)
+    ground = first_new_ground(marks, killed_at=killed_at)
+    if new is None:
+        return num_repeated(marks) * cadence_s(marks)
+    last = max((m.at for m in marks if m.what == "step" and m.at <= killed_at), default=killed_at)
+    return max(0.0, (ground or new).at - last - cadence_s(marks))
+
+
+def longest_pause_s(marks: Sequence[Mark], *, since: float, until: float) -> float:
+    """The longest time between two steps that touches the span."""
+    steps = [m.at for m in marks if m.what == "step"]
+    return max((b - a for a, b in pairwise(steps) if b >= since and a <= until), default=0.0)
