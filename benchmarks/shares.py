@@ -8,7 +8,9 @@ from dataclasses import dataclass
 DETECT, DECIDE, START, RESTORE = "detect", "decide", "start", "restore"
 AIRFLOW = "airflow"
 """Airflow's scheduler and its processes' own start: shown apart, since nobody but Airflow can shorten it."""
-SHARES = (DETECT, DECIDE, START, RESTORE, AIRFLOW)
+AWAY = "away"
+"""Until the cluster's head was there again: no orchestrator's time."""
+SHARES = (DETECT, DECIDE, START, RESTORE, AIRFLOW, AWAY)
 
 
 @dataclass(frozen=True)

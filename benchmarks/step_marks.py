@@ -72,10 +72,11 @@ def first_new_ground(marks: Sequence[Mark], *, killed_at: float) -> Mark | None:
     )
 
 
-def num_repeated(marks: Sequence[Mark]) -> int:
-    """Steps that were taken more than once."""
-    steps = [m.step for m in marks if m.what == "step"]
-    return len(steps) - len(set(steps))
+def num_repeated(marks: Sequence[Mark], *, killed_at: float = 0.0) -> int:
+    """Steps told after a moment that had been taken before, by then or since."""
+    seen: set[int | None] = {m.step for m in marks if m.what == "step" and m.at <= killed_at}
+    later = [m.step for m in marks if m.what == "step" and m.at > killed_at]
+    return len(later) - len(set(later) - seen)
 
 
 def cadence_s(marks: Sequence[Mark]) -> float:
@@ -95,7 +96,7 @@ def training_lost_s(marks: Sequence[Mark], *, killed_at: float) -> float:
     new = first_new_step(marks, killed_at=killed_at)
     ground = first_new_ground(marks, killed_at=killed_at)
     if new is None:
-        return num_repeated(marks) * cadence_s(marks)
+        return num_repeated(marks, killed_at=killed_at) * cadence_s(marks)
     last = max((m.at for m in marks if m.what == "step" and m.at <= killed_at), default=killed_at)
     return max(0.0, (ground or new).at - last - cadence_s(marks))
 

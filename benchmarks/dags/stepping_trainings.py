@@ -20,7 +20,6 @@ for dag_id, deferrable in (("stepping_deferred", True), ("stepping_blocking", Fa
             "every": Param(1, type="integer"),
             "step_s": Param(0.5, type="number"),
             "num_workers": Param(2, type="integer"),
-            "poll_interval_s": Param(1.0, type="number"),
         },
         render_template_as_native_obj=True,
     ):
@@ -29,7 +28,12 @@ for dag_id, deferrable in (("stepping_deferred", True), ("stepping_blocking", Fa
             storage_path="s3://models/benchmarks",
             working_dir="training",
             train_loop="stepping:train_loop",
-            train_loop_config={name: "{{ params.%s }}" % name for name in ("marks", "steps", "every", "step_s")},
+            train_loop_config={
+                "marks": "{{ params.marks }}",
+                "steps": "{{ params.steps }}",
+                "every": "{{ params.every }}",
+                "step_s": "{{ params.step_s }}",
+            },
             scaling_config=ScalingConfig(num_workers="{{ params.num_workers }}"),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
             progress_metric="step",

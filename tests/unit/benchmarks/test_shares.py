@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.shares import AIRFLOW, DECIDE, DETECT, RESTORE, SHARES, START, Cut, split
+from benchmarks.shares import AIRFLOW, AWAY, DECIDE, DETECT, RESTORE, SHARES, START, Cut, split
 
 
 def test_each_share_gets_the_time_before_its_cut() -> None:
     cuts = [Cut(DETECT, 101.0), Cut(AIRFLOW, 103.5), Cut(DECIDE, 104.0), Cut(START, 116.0), Cut(RESTORE, 116.5)]
     shares = split(cuts, begin=100.0)
-    assert shares == {DETECT: 1.0, AIRFLOW: 2.5, DECIDE: 0.5, START: 12.0, RESTORE: 0.5}
+    assert shares == {DETECT: 1.0, AIRFLOW: 2.5, DECIDE: 0.5, START: 12.0, RESTORE: 0.5, AWAY: 0.0}
 
 
 def test_a_share_may_come_twice() -> None:

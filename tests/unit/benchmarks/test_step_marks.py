@@ -48,18 +48,25 @@ def test_the_first_new_step_is_of_new_workers() -> None:
     """A last step of the old ones, on its way when they were killed, is none."""
     late = [*RESTORED[:3], Mark(3.6, "step", 3, 7), *RESTORED[3:]]
     found = first_new_step(late, killed_at=3.5)
-    assert found is not None and (found.at, found.step) == (20, 2)
+    assert found is not None
+    assert (found.at, found.step) == (20, 2)
     assert first_new_step(UNHARMED, killed_at=2.5) is None
 
 
 def test_new_ground_is_what_nobody_had_reached() -> None:
     for marks, at in ((RESTORED, 21), (FROM_SCRATCH, 22)):
         found = first_new_ground(marks, killed_at=3.5)
-        assert found is not None and found.at == at
+        assert found is not None
+        assert found.at == at
 
 
 def test_repeated_steps_are_counted() -> None:
     assert [num_repeated(marks) for marks in (UNHARMED, RESTORED, FROM_SCRATCH)] == [0, 1, 2]
+
+
+def test_what_was_repeated_before_a_moment_is_not_counted_again() -> None:
+    assert [num_repeated(RESTORED, killed_at=at) for at in (3.5, 20.5)] == [1, 0]
+    assert training_lost_s(RESTORED, killed_at=21.5) == 0, "a later fault, which replaced no worker"
 
 
 def test_the_cadence_leaves_restarts_out() -> None:
