@@ -105,3 +105,11 @@ def longest_pause_s(marks: Sequence[Mark], *, since: float, until: float) -> flo
     """The longest time between two steps that touches the span."""
     steps = [m.at for m in marks if m.what == "step"]
     return max((b - a for a, b in pairwise(steps) if b >= since and a <= until), default=0.0)
+
+
+def expected_number(steps: int) -> str:
+    """The number after so many steps that were each taken once, as `stepping.py` makes it."""
+    number = 0
+    for step in range(steps):
+        number = (number * 6364136223846793005 + step + 1) % 2**64
+    return str(number)

@@ -1,0 +1,225 @@
+"""The same training to the same last step under seeded faults: how near to what Ray's start-up and the checkpoints allow."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider.operators.collecting import read_experiment
+from benchmarks.fault_plan import DRIVER, WORKER, planned
+from benchmarks.faulty_life import Life, Plan, Struck, costs_of, live_through
+from benchmarks.goodput_bound import bound
+from benchmarks.goodput_report import Outcome, Setting, report
+from benchmarks.machine import this_machine
+from benchmarks.measure import MeasurementFailed, alternating
+from benchmarks.options import Options
+from benchmarks.plain_jobs import Posted
+from benchmarks.recovery_cuts import Seen, cuts_of_new_attempt
+from benchmarks.report import Report
+from benchmarks.shares import AIRFLOW, split
+from benchmarks.step_marks import MarkFile, expected_number, num_repeated
+from benchmarks.training_cluster import (
+    OurTraining,
+    TrainingCluster,
+    our_driver,
+    plain_driver,
+    training_cluster,
+    training_worker,
+)
+from tests.chaos.observer import Observer
+from tests.chaos.verdict import Ended, Verdict, judge
+
+NUM_WORKERS = 2
+EVERY, STEP_S = 10, 0.25
+"""A checkpoint every 2.5 s: Ray takes a report every 2 s at most."""
+MINUTES = (0.5, 1.0, 5.0)
+"""Mean time between failures, in minutes of training."""
+STEPS, QUICK_STEPS = 240, 60
+"""A minute of training: all nine runs take about 20 minutes on two quiet cores."""
+SEED = 3
+LIMIT_S = 420.0
+"""When a training is given up that never comes to its end."""
+PEER_POLL_S, PEER_RETRY_DELAY_S = 1.0, 1.0
+
+
+def run(options: Options) -> Report:
+    """Measure ours, plain Ray and a peer's retry in alternation under each rate of faults."""
+    state, steps = this_machine(), options.choose(STEPS, QUICK_STEPS)
+    rounds, minutes = options.num_repeats or 1, options.choose(MINUTES, (0.1, 1.0))
+    outcomes: list[Outcome] = []
+    plain_lives: list[Life] = []
+    with training_cluster(is_gated=True) as cluster:
+        for mtbf in minutes:
+            sides = [side(cluster, mtbf, steps) for side in (Ours, Plain, Peer)]
+            alternating({side.name: side.measure for side in sides}, rounds)
+            outcomes += [outcome for side in sides for outcome in side.outcomes]
+            plain_lives += [outcome.life for outcome in outcomes if outcome.side == Plain.name]
+    costs = costs_of(plain_lives)
+    bounds = {
+        (mtbf, seed): bound(planned(seed=seed, mtbf_s=60 * mtbf, step_s=STEP_S), steps=steps, every=EVERY, costs=costs)
+        for mtbf in minutes
+        for seed in range(SEED, SEED + rounds)
+    }
+    setting = Setting(state, steps, rounds, is_quick=options.quick)
+    return report(outcomes, bounds, costs, setting)
+
+
+@dataclass
+class Side:
+    """Who keeps a training alive. Each round has the next seed."""
+
+    cluster: TrainingCluster
+    mtbf: float
+    steps: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    name = ""
+
+    def measure(self) -> Mapping[str, float]:
+        """One training."""
+        seed = SEED + len(self.outcomes)
+        outcome = self._lived(seed)
+        self.outcomes.append(outcome)
+        return {"wall_s": outcome.life.wall_s}
+
+    def _lived(self, seed: int) -> Outcome:
+        raise NotImplementedError
+
+    def _loop(self, marks: MarkFile) -> dict[str, Any]:
+        return {"marks": str(marks.path), "steps": self.steps, "every": EVERY, "step_s": STEP_S}
+
+    def _through(
+        self,
+        life: Life,
+        marks: MarkFile,
+        seed: int,
+        *,
+        find_driver: Callable[[], Any],
+        after_strike: Callable[[Struck], None],
+    ) -> Life:
+        plan = Plan(
+            marks,
+            planned(seed=seed, mtbf_s=60 * self.mtbf, step_s=STEP_S),
+            steps=self.steps,
+            find=lambda target: training_worker(marks) if target == WORKER else find_driver(),
+            after_strike=after_strike,
+            limit_s=LIMIT_S,
+        )
+        return live_through(life, plan)
+
+    def _outcome(self, life: Life, seed: int, **more: Any) -> Outcome:
+        last = next((m.number for m in life.marks if m.step == self.steps - 1), "")
+        is_right = last == expected_number(self.steps)
+        return Outcome(self.name, self.mtbf, seed, life, num_repeated(life.marks), is_right, **more)
+
+
+class Ours(Side):
+    """The operator, with everything that Airflow does in between."""
+
+    name = "ours"
+
+    def _lived(self, seed: int) -> Outcome:
+        stack = self.cluster.stack
+        observer = Observer(stack.s3, prefix="benchmarks/stepping_deferred/")
+        stack.gates["s3"].on_answer = observer
+        loop = self._loop(self.cluster.mark_file())
+        try:
+            with self.cluster.training("stepping_deferred", loop, num_workers=NUM_WORKERS) as training:
+                return self._followed(training, seed, observer)
+        finally:
+            stack.gates["s3"].on_answer = None
+
+    def _followed(self, training: OurTraining, seed: int, observer: Observer) -> Outcome:
+        stack, marks = self.cluster.stack, training.marks
+        life = Life(time.time())
+        self._through(life, marks, seed, find_driver=lambda: our_driver(stack), after_strike=lambda _: None)
+        task = self.cluster.airflow.wait_for_task(*training.run.key, timeout_s=LIMIT_S)
+        records = training.run.records()
+        if records is None:
+            raise MeasurementFailed("the operator never said where its records are")
+        # Until the operator was called it was Airflow's time, and no fault had to do with it.
+        life.began_at = read_experiment(records).owners[0].created_at.timestamp()
+        result = training.run.xcom() or {}
+        return self._outcome(
+            life,
+            seed,
+            verdict=self._judged(training, observer, task["state"]),
+            airflow_s=sum(self._airflow_s(training, life)),
+            own_goodput=(result.get("goodput") or {}).get("fraction"),
+        )
+
+    def _judged(self, training: OurTraining, observer: Observer, state: str) -> Verdict:
+        """By what the bucket was told, in order, as the chaos runs are."""
+        lineage = training.run.lineage()
+        committed = {c.name.partition("/")[2]: int(c.metrics["step"]) for c in lineage.checkpoints if c.metrics}
+        final = max(lineage.checkpoints, key=lambda c: c.metrics.get("step", -1), default=None)
+        is_equal = final is not None and final.metrics.get("number") == expected_number(self.steps)
+        return judge(
+            observer.events,
+            Ended(
+                state=state,
+                epochs=committed,
+                last_epoch=self.steps - 1,
+                is_bit_equal=is_equal,
+                lineage_attempts=frozenset(observer.ranks("claim")),
+            ),
+        )
+
+    def _airflow_s(self, training: OurTraining, life: Life) -> list[float]:
+        deaths = [struck.at for struck in life.struck if struck.target == DRIVER]
+        logs = [training.log(number + 1) for number in range(len(deaths) + 1)]
+        return [
+            split(cuts_of_new_attempt(Seen(at, (), before=logs[n], after=logs[n + 1])), begin=at)[AIRFLOW]
+            for n, at in enumerate(deaths)
+        ]
+
+
+class Plain(Side):
+    """Ray alone with `max_failures`, and for a lost driver somebody who posts the same job again at that very moment."""
+
+    name = "plain"
+
+    def _lived(self, seed: int) -> Outcome:
+        run_name, marks = f"goodput-{uuid.uuid4().hex[:8]}", self.cluster.mark_file()
+
+        def post() -> Posted:
+            loop = self._loop(marks)
+            return self.cluster.plain.post(loop, name=run_name, num_workers=NUM_WORKERS, max_failures=100)
+
+        def again(struck: Struck) -> None:
+            if struck.target == DRIVER:
+                post()
+
+        with self.cluster.plain.ending_all():
+            life = Life(post().posted_at)
+            find = lambda: plain_driver(self.cluster.stack)  # noqa: E731 a name for what is found anew each time
+            return self._outcome(self._through(life, marks, seed, find_driver=find, after_strike=again), seed)
+
+
+class Peer(Side):
+    """The same script under a retry that begins from scratch, modelled without Airflow's scheduling."""
+
+    name = "peer"
+
+    def _lived(self, seed: int) -> Outcome:
+        marks = self.cluster.mark_file()
+
+        def post() -> Posted:
+            loop = self._loop(marks)
+            return self.cluster.plain.post(loop, name=None, num_workers=NUM_WORKERS, max_failures=100)
+
+        posted: list[Posted] = []
+
+        def again(struck: Struck) -> None:
+            if struck.target == DRIVER:
+                posted[-1].wait_until_over(every_s=PEER_POLL_S)
+                time.sleep(PEER_RETRY_DELAY_S)
+                posted.append(post())
+
+        with self.cluster.plain.ending_all():
+            posted.append(post())
+            life = Life(posted[0].posted_at)
+            find = lambda: plain_driver(self.cluster.stack)  # noqa: E731 as above
+            return self._outcome(self._through(life, marks, seed, find_driver=find, after_strike=again), seed)
