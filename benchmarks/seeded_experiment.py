@@ -24,7 +24,7 @@ from airflow_provider.core.records import (
 )
 from tests.stack.s3 import S3Server
 
-_BODY = b'{"step": 0, "number": "0"}'
+BODY = b'{"step": 0, "number": "0"}'
 _PER_SEGMENT = 1000
 _FIRST = AttemptRef(generation=1, attempt=1)
 BUCKET = "models"
@@ -47,14 +47,19 @@ class SeededExperiment:
         """Where it lies."""
         return f"s3://{BUCKET}/{self.prefix}"
 
+    @property
+    def names(self) -> list[str]:
+        """All checkpoints, as the manifest lists them."""
+        return [f"attempts/000001/checkpoint_{n:06d}" for n in range(self.num_checkpoints)]
+
     def seed(self, *, address: str, session_name: str) -> None:
         """Write everything: each checkpoint's file, the manifest, the records in full segments, claim and outcome."""
         at = datetime.now(timezone.utc) - timedelta(hours=1)
-        names = [f"attempts/000001/checkpoint_{n:06d}" for n in range(self.num_checkpoints)]
+        names = self.names
         client = self.s3.client()
         with ThreadPoolExecutor(8) as pool:
-            etags = list(pool.map(lambda name: self._put(client, f"g000001/{name}/state.json", _BODY), names))
-        for body_key, body in self._records(names, etags, at=at, address=address, session_name=session_name).items():
+            etags = list(pool.map(lambda name: self._put(client, f"g000001/{name}/state.json", BODY), names))
+        for body_key, body in self.records(names, etags, at=at, address=address, session_name=session_name).items():
             self._put(client, body_key, body)
 
     def reset(self) -> None:
@@ -77,9 +82,10 @@ class SeededExperiment:
     def _put(self, client: Any, key: str, body: bytes) -> str:
         return str(client.put_object(Bucket=BUCKET, Key=f"{self.prefix}/{key}", Body=body)["ETag"])
 
-    def _records(
+    def records(
         self, names: list[str], etags: list[str], *, at: datetime, address: str, session_name: str
     ) -> dict[str, bytes]:
+        """All but the checkpoints' own files, by key."""
         entries = [ManifestEntry(name, {"step": n}) for n, name in enumerate(names)]
         owner = OwnerRecord(
             k=1,
@@ -123,7 +129,7 @@ class SeededExperiment:
             checkpoints = tuple(
                 CheckpointEntry(
                     checkpoint=name,
-                    files=(CheckpointFile(key="state.json", size=len(_BODY), etag=etag.strip('"')),),
+                    files=(CheckpointFile(key="state.json", size=len(BODY), etag=etag.strip('"')),),
                     metrics={"step": begin + n},
                     reported_at=at + timedelta(seconds=(begin + n) * 0.25),
                 )
