@@ -25,7 +25,6 @@ from benchmarks.shares import Cut, split
 from benchmarks.step_marks import (
     MarkFile,
     first_new_ground,
-    first_new_step,
     longest_pause_s,
     training_lost_s,
 )
@@ -84,7 +83,7 @@ class Ours:
 
     def _worker(self, training: OurTraining) -> dict[str, float]:
         killed_at = _strike_after_commits(training.marks, lambda: training_worker(training.marks))
-        _wait_for_step(training.marks, killed_at)
+        _wait_for_ground(training.marks, killed_at)
         _wait_for_report(training.marks, killed_at)
         seen = Seen(killed_at, training.marks.read(), phases=training.phases())
         return figures("training worker", seen, cuts_of_restarted_workers(seen))
@@ -130,7 +129,7 @@ class Ours:
         return figures("head", seen, cuts_of_new_attempt(seen))
 
     def _new_attempt(self, training: OurTraining, killed_at: float, *, try_number: int) -> Seen:
-        _wait_for_step(training.marks, killed_at)
+        _wait_for_ground(training.marks, killed_at)
         _wait_for_report(training.marks, killed_at)
         return Seen(
             killed_at,
@@ -169,7 +168,7 @@ class Floor:
         return self.cluster.plain.post(loop, name=name, num_workers=NUM_WORKERS, max_failures=20).posted_at
 
     def _found(self, fault: str, seen: Seen, marks: MarkFile) -> dict[str, float]:
-        _wait_for_step(marks, seen.killed_at)
+        _wait_for_ground(marks, seen.killed_at)
         _wait_for_report(marks, seen.killed_at)
         seen = replace(seen, marks=marks.read())
         return figures(fault, seen, cuts_of_plain(seen))
@@ -191,8 +190,7 @@ class Peer:
             first.wait_until_over(every_s=PEER_POLL_S)
             time.sleep(PEER_RETRY_DELAY_S)
             posted_at = self._post(marks).posted_at
-            _wait_for_step(marks, killed_at)
-            marks.wait_for(lambda told: first_new_ground(told, killed_at=killed_at), what="new ground", timeout_s=300)
+            _wait_for_ground(marks, killed_at)
             seen = Seen(killed_at, marks.read(), posted_at=posted_at)
             found |= figures("driver", seen, cuts_of_plain(seen))
         return found
@@ -206,12 +204,11 @@ def figures(fault: str, seen: Seen, cuts: Sequence[Cut]) -> dict[str, float]:
     """All figures of one recovery, by `fault.figure`."""
     shares = split(cuts, begin=seen.killed_at)
     ground = first_new_ground(seen.marks, killed_at=seen.killed_at)
-    is_going_on = first_new_step(seen.marks, killed_at=seen.killed_at) is None
     found: Mapping[str, float] = {
         **shares,
         "total": sum(shares.values()),
         "lost": training_lost_s(seen.marks, killed_at=seen.killed_at),
-        "ground": ground.at - seen.killed_at if ground is not None and not is_going_on else 0.0,
+        "ground": ground.at - seen.killed_at if ground is not None else 0.0,
         "pause": longest_pause_s(seen.marks, since=seen.killed_at, until=seen.killed_at + sum(shares.values())),
     }
     return {f"{fault}.{name}": value for name, value in found.items()}
@@ -231,8 +228,8 @@ def _replace_head(cluster: TrainingCluster, marks: MarkFile) -> tuple[float, flo
     return killed_at, time.time()
 
 
-def _wait_for_step(marks: MarkFile, killed_at: float) -> None:
-    marks.wait_for(lambda told: first_new_step(told, killed_at=killed_at), what="a new step", timeout_s=400)
+def _wait_for_ground(marks: MarkFile, killed_at: float) -> None:
+    marks.wait_for(lambda told: first_new_ground(told, killed_at=killed_at), what="new ground", timeout_s=400)
 
 
 def _wait_for_report(marks: MarkFile, at: float) -> None:

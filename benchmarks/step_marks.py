@@ -58,18 +58,24 @@ def first_of(marks: Sequence[Mark], what: str, *, after: float = 0.0) -> Mark | 
     return next((m for m in marks if m.what == what and m.at > after), None)
 
 
+def _old_steps(marks: Sequence[Mark], killed_at: float) -> list[Mark]:
+    """Steps of the workers that trained before the kill; those of a lost driver take some more until they die."""
+    old = {m.pid for m in marks if m.what == "step" and m.at <= killed_at}
+    return [m for m in marks if m.what == "step" and m.pid in old]
+
+
 def first_new_step(marks: Sequence[Mark], *, killed_at: float) -> Mark | None:
     """The first step of a process that had not trained before the kill: the workers were replaced."""
-    before = {m.pid for m in marks if m.what == "step" and m.at <= killed_at}
+    before = {m.pid for m in _old_steps(marks, killed_at)}
     return next((m for m in marks if m.what == "step" and m.at > killed_at and m.pid not in before), None)
 
 
 def first_new_ground(marks: Sequence[Mark], *, killed_at: float) -> Mark | None:
-    """The first step that nobody had taken before the kill: from here on, nothing is repeated any more."""
-    reached = max((m.step for m in marks if m.what == "step" and m.step is not None and m.at <= killed_at), default=-1)
-    return next(
-        (m for m in marks if m.what == "step" and m.at > killed_at and m.step is not None and m.step > reached), None
-    )
+    """The first step of new workers that no old one had taken: from here on, nothing is repeated any more."""
+    old = _old_steps(marks, killed_at)
+    before, reached = {m.pid for m in old}, max((m.step for m in old if m.step is not None), default=-1)
+    new = (m for m in marks if m.what == "step" and m.at > killed_at and m.pid not in before)
+    return next((m for m in new if m.step is not None and m.step > reached), None)
 
 
 def num_repeated(marks: Sequence[Mark], *, killed_at: float = 0.0) -> int:
@@ -97,7 +103,7 @@ def training_lost_s(marks: Sequence[Mark], *, killed_at: float) -> float:
     ground = first_new_ground(marks, killed_at=killed_at)
     if new is None:
         return num_repeated(marks, killed_at=killed_at) * cadence_s(marks)
-    last = max((m.at for m in marks if m.what == "step" and m.at <= killed_at), default=killed_at)
+    last = max((m.at for m in _old_steps(marks, killed_at)), default=killed_at)
     return max(0.0, (ground or new).at - last - cadence_s(marks))
 
 

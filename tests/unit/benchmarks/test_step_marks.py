@@ -60,6 +60,15 @@ def test_new_ground_is_what_nobody_had_reached() -> None:
         assert found.at == at
 
 
+def test_old_workers_that_still_step_reach_no_new_ground() -> None:
+    """Those of a killed driver live for a second more: what they do is lost."""
+    dying = [*RESTORED[:3], Mark(4.0, "step", 3, 7), *RESTORED[3:]]
+    found = first_new_ground(dying, killed_at=3.5)
+    assert found is not None
+    assert (found.at, found.step) == (22, 4)
+    assert training_lost_s(dying, killed_at=3.5) == 17
+
+
 def test_repeated_steps_are_counted() -> None:
     assert [num_repeated(marks) for marks in (UNHARMED, RESTORED, FROM_SCRATCH)] == [0, 1, 2]
 
