@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import psutil
 
@@ -35,6 +36,8 @@ class Life:
     marks: Sequence[Mark] = ()
     is_finished: bool = False
     ended_at: float = 0.0
+    commits: Sequence[float] = ()
+    """When Ray's manifest was written."""
 
     @property
     def wall_s(self) -> float:
@@ -94,7 +97,17 @@ def costs_of(lives: Sequence[Life]) -> Costs:
         first_start_s=statistics.median(starts),
         cadence_s=statistics.median(cadence_s(life.marks) for life in lives),
         restart_s={target: statistics.median(found) for target, found in restarts.items()},
+        commit_lag_s=statistics.median([lag for life in lives for lag in _commit_lags(life)] or [0.0]),
     )
+
+
+def _commit_lags(life: Life) -> Iterator[float]:
+    """From a report to the first manifest after it; a report that none followed before the next one was lost."""
+    reports = [m.at for m in life.marks if m.what == "reporting"]
+    for at, following in pairwise([*reports, life.ended_at]):
+        commit = next((commit for commit in life.commits if at < commit < following), None)
+        if commit is not None:
+            yield commit - at
 
 
 def _restarts(life: Life, target: str) -> Iterator[float]:

@@ -20,7 +20,7 @@ class Mark:
     at: float
     """Seconds of the machine's clock, which all processes of a local cluster share."""
     what: str
-    """`main`, `loop`, `restored`, `step`, `reported` or `ended`."""
+    """`main`, `loop`, `restored`, `step`, `reporting`, `reported` or `ended`."""
     step: int | None = None
     pid: int = 0
     number: str = ""

@@ -44,6 +44,7 @@ def train_loop(config):
         tell(path, "step", step, number=str(number))
         if (step + 1) % every and step + 1 < steps:
             continue
+        tell(path, "reporting", step)
         with tempfile.TemporaryDirectory() as folder:
             saved = None
             if is_first:

@@ -88,6 +88,14 @@ def test_costs_are_read_from_plain_lives() -> None:
     assert costs.restart_s == {WORKER: 4.0, DRIVER: 13.0}
 
 
+def test_the_lag_of_a_commit_is_from_its_report_to_the_manifest() -> None:
+    """A report that is followed by another one before any manifest was lost, and tells nothing."""
+    marks = [Mark(108.0, "restored"), Mark(109.0, "step", 0, 1), Mark(110.0, "step", 1, 1)]
+    marks += [Mark(at, "reporting") for at in (110.0, 120.0, 130.0)]
+    life = Life(100.0, [], marks, is_finished=True, ended_at=140.0, commits=(99.0, 111.5, 130.5, 135.0))
+    assert costs_of([life]).commit_lag_s == (1.5 + 0.5) / 2
+
+
 def test_a_fault_that_never_fell_costs_a_start_and_no_life_costs_nothing_known() -> None:
     marks = [Mark(108.0, "restored"), Mark(109.0, "step", 0, 1), Mark(110.0, "step", 1, 1)]
     costs = costs_of([Life(100.0, [], marks)])

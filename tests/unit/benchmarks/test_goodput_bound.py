@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -31,6 +32,15 @@ def test_faults_are_counted_in_steps_taken_not_in_steps_won() -> None:
     found = bound([Fault(27, WORKER), Fault(35, DRIVER)], steps=100, every=10, costs=COSTS)
     assert (found.num_faults, found.num_repeated) == (2, 15)
     assert found.wall_s == 10 + 50 + 6 + 12 + 15 * 0.5
+
+
+def test_a_checkpoint_is_safe_only_once_ray_has_taken_it() -> None:
+    """The one at 20 is not when the fault comes one step later; the one at 10, from which the first restart went on, stays."""
+    slow = replace(COSTS, commit_lag_s=1.0)
+    faults = [Fault(21, WORKER), Fault(22, WORKER), Fault(35, DRIVER)]
+    found = bound(faults, steps=100, every=10, costs=slow)
+    assert found.num_repeated == 11 + 1 + 3
+    assert found.wall_s == 10 + 50 + 6 + 6 + 12 + 15 * 0.5
 
 
 def test_what_strikes_after_the_end_strikes_nobody() -> None:
