@@ -14,11 +14,11 @@ from airflow_provider.core.identity import TaskInstanceKey
 from benchmarks import submit_sides
 from benchmarks.fit import growth
 from benchmarks.machine import this_machine
-from benchmarks.measure import Sample, alternating, figure, run_python
+from benchmarks.measure import MeasurementFailed, Sample, Spread, alternating, figure, run_python
 from benchmarks.options import ROOT, Options
 from benchmarks.peers import ASTRO, GOOGLE, OURS, PLAIN, Installed, install
 from benchmarks.plain_jobs import TRAINING, stop_all
-from benchmarks.plot import Bar, Bars, Lines, Series
+from benchmarks.plot import Bar, Bars, Lines, Plot, Series
 from benchmarks.report import Cell, Column, Goal, Report
 from benchmarks.seeded_experiment import BUCKET, SeededExperiment
 from tests.stack.services import Stack
@@ -55,52 +55,91 @@ def run(options: Options) -> Report:
     """Measure on a cluster and an S3 server of their own, without an Airflow."""
     state, sizes = this_machine(), options.choose((0, 100, 1_000, 10_000), (0, 100, 1_000))
     rounds = options.repeats(5)
+    peers = [install(peer) for peer in (PLAIN, ASTRO, GOOGLE)]  # before anything is up that pip would slow down
     with Stack(parts=("s3", "ray")) as stack:
         stack.s3.create_bucket(BUCKET)
-        ours = {f"ours, {size}": _ours(stack, size) for size in sizes}
-        calls = {name: int(side.counted()) for name, side in ours.items()}
-        others, problems = _others(stack, body=ours[f"ours, {sizes[-1]}"].posted_body())
-        sides = {name: side.measure for name, side in ours.items()} | others
+        ours = {size: _ours(stack, size) for size in sizes}
+        calls = {size: int(side.counted()) for size, side in ours.items()}
+        others, problems = _others(stack, peers, body=ours[sizes[-1]].posted_body())
+        sides = {_name(size): side.measure for size, side in ours.items()} | others
         samples = alternating({name: _alone(stack, side) for name, side in sides.items()}, rounds)
-    rows: list[Mapping[str, Cell]] = [
-        {
-            "side": OURS.title,
-            "checkpoints": side.experiment.num_checkpoints,
-            "calls": calls[name],
-            **_times(samples[name]),
-        }
-        for name, side in ours.items()
-    ]
-    rows += [{"side": name, **_times(samples[name])} for name in others]
-    rows += [{"side": title, "running_s": problem} for title, problem in problems.items()]
-    points = [(float(size), figure(samples[f"ours, {size}"], "own_s")) for size in sizes if size]
-    order = growth([(x, y.median) for x, y in points]).order
-    most = f"ours, {sizes[-1]}"
-    behind = f"with {sizes[-1]:,} checkpoints behind"
+    found = Measured(calls, samples, problems)
     return Report(
         name="submit",
         title="from execute to RUNNING",
         machine=state,
         columns=COLUMNS,
-        rows=rows,
-        goals=[
-            Goal.below(f"own work before the POST, {behind}", figure(samples[most], "own_s").median, MAX_OWN_S, "s"),
-            Goal.at_most(f"object-store calls, {behind}", calls[most], MAX_CALLS),
-        ],
-        notes=(*NOTES, f"Own work grows with the checkpoints to the power of {order:.2f}."),
-        plots=[
-            Lines("own work before the POST", "checkpoints behind the task", "s", [Series("ours", points)], MAX_OWN_S),
-            Bars(
-                "execute to RUNNING",
-                "s",
-                [Bar(name, figure(samples[name], "running_s")) for name in (most, *others)]
-                + [Bar(title, None, problem) for title, problem in problems.items()],
-            ),
-        ],
+        rows=found.rows(),
+        goals=found.goals(),
+        notes=(*NOTES, f"Own work grows with the checkpoints to the power of {found.order:.2f}."),
+        plots=found.plots(),
         rounds=rounds,
         is_quick=options.quick,
-        extra={"order_of_own_work": order},
+        extra={"order_of_own_work": found.order},
     )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that the report is made of."""
+
+    calls: Mapping[int, int]
+    """Of ours to the store, by the number of checkpoints behind."""
+    samples: Mapping[str, Sequence[Sample]]
+    problems: Mapping[str, str]
+    """Why a peer could not be measured."""
+
+    @property
+    def most(self) -> int:
+        """The largest number of checkpoints."""
+        return max(self.calls)
+
+    @property
+    def points(self) -> list[tuple[float, Spread]]:
+        """Own work by the number of checkpoints."""
+        return [(float(size), figure(self.samples[_name(size)], "own_s")) for size in self.calls if size]
+
+    @property
+    def order(self) -> float:
+        """How own work grows with them."""
+        return growth([(size, cost.median) for size, cost in self.points]).order
+
+    @property
+    def others(self) -> list[str]:
+        """The sides that are not ours."""
+        return [name for name in self.samples if name not in {_name(size) for size in self.calls}]
+
+    def rows(self) -> list[Mapping[str, Cell]]:
+        """Ours by size, the floor, the peers."""
+        ours = [
+            {"side": OURS.title, "checkpoints": size, "calls": num, **_times(self.samples[_name(size)])}
+            for size, num in self.calls.items()
+        ]
+        others = [{"side": name, **_times(self.samples[name])} for name in self.others]
+        return [*ours, *others, *({"side": title, "running_s": why} for title, why in self.problems.items())]
+
+    def goals(self) -> list[Goal]:
+        """With the most checkpoints behind."""
+        behind = f"with {self.most:,} checkpoints behind"
+        own = figure(self.samples[_name(self.most)], "own_s").median
+        return [
+            Goal.below(f"own work before the POST, {behind}", own, MAX_OWN_S, "s"),
+            Goal.at_most(f"object-store calls, {behind}", self.calls[self.most], MAX_CALLS),
+        ]
+
+    def plots(self) -> list[Plot]:
+        """Growth, and the way to RUNNING side by side."""
+        bars = [Bar(name, figure(self.samples[name], "running_s")) for name in (_name(self.most), *self.others)]
+        bars += [Bar(title, None, why) for title, why in self.problems.items()]
+        lines = [Series("ours", self.points)]
+        return [
+            Lines("own work before the POST", "checkpoints behind the task", "s", lines, MAX_OWN_S),
+            Bars("execute to RUNNING", "s", bars),
+        ]
+
+
+def _name(size: int) -> str:
+    return f"ours, {size:,} behind"
 
 
 @dataclass
@@ -150,20 +189,26 @@ def _ours(stack: Stack, size: int) -> Ours:
     return Ours(stack, experiment)
 
 
-def _others(stack: Stack, *, body: Mapping[str, Any]) -> tuple[dict[str, Callable[[], Sample]], dict[str, str]]:
+def _others(
+    stack: Stack, peers: Sequence[Installed], *, body: Mapping[str, Any]
+) -> tuple[dict[str, Callable[[], Sample]], dict[str, str]]:
     """The floor and the peers by the name they have in the table, and why some can't be measured."""
     found: dict[str, Callable[[], Sample]] = {"one raw POST": lambda: _posting("raw", stack, body)}
     problems: dict[str, str] = {}
-    for peer in (PLAIN, ASTRO, GOOGLE):
-        installed = install(peer)
-        if installed.problem:
-            problems[peer.title] = installed.problem
+    for peer in peers:
+        if peer.problem:
+            problems[peer.peer.title] = peer.problem
             continue
 
-        def measure(installed: Installed = installed) -> Sample:
+        def measure(installed: Installed = peer) -> Sample:
             return _posting(installed.peer.name, stack, body, python=installed.python)
 
-        found[peer.title] = measure
+        try:
+            _alone(stack, measure)()
+        except MeasurementFailed as error:
+            problems[peer.peer.title] = f"can't submit here: {error}"
+        else:
+            found[peer.peer.title] = measure
     return found, problems
 
 
