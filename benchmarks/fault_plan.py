@@ -24,7 +24,7 @@ def planned(*, seed: int, mtbf_s: float, step_s: float) -> Iterator[Fault]:
     The time between two is exponential, as for independent failures of many machines. It is counted in steps, so that every side
     meets the same faults however long its start-ups take. At least one step lies between two: nothing can strike what does not train.
     """
-    source = random.Random(f"{seed} {mtbf_s}")  # noqa: S311 a repeatable plan, no secret
+    source = random.Random(f"{seed} {float(mtbf_s)}")  # noqa: S311 a repeatable plan, no secret
     at_s, last = 0.0, 0
     while True:
         at_s += source.expovariate(1 / mtbf_s)

@@ -11,6 +11,7 @@ from benchmarks.fault_plan import DRIVER, TARGETS, WORKER, planned
 def test_the_seed_decides_all() -> None:
     one = list(islice(planned(seed=7, mtbf_s=30, step_s=0.5), 50))
     assert one == list(islice(planned(seed=7, mtbf_s=30, step_s=0.5), 50))
+    assert one == list(islice(planned(seed=7, mtbf_s=30.0, step_s=0.5), 50)), "however the number is written"
     assert one != list(islice(planned(seed=8, mtbf_s=30, step_s=0.5), 50))
 
 
