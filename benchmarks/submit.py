@@ -176,6 +176,8 @@ class Ours:
             "experiment_name": name,
             "working_dir": str(TRAINING),
             "try_number": 2 if self.experiment.num_checkpoints else 1,
+            # The job's id is made from it, and Ray knows the ones of the rounds before.
+            "run_id": f"round-{uuid.uuid4().hex}",
             "is_counted": is_counted,
         }
         return _asked(OURS.name, self.stack, given, env={"PYTHONPATH": str(ROOT)})

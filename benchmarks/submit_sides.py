@@ -23,7 +23,7 @@ def ours(given: Given) -> dict[str, float]:
     from tests.support.fake_airflow import FakeTask
 
     task = FakeTask()
-    task.ti.try_number = given["try_number"]
+    task.ti.try_number, task.ti.run_id = given["try_number"], given["run_id"]
     operator = RayTrainOperator(
         task_id="train",
         storage_path=given["storage_path"],
