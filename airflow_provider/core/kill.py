@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.records import AttemptRef
 
 _ENDED = frozenset({"failed", "success", "skipped", "upstream_failed", "removed"})
 """States after which no try follows by itself."""
@@ -20,8 +21,24 @@ class KillVerdict:
     """With which failure the task ends by this; None where another try follows, or nobody knows."""
 
 
+@dataclass(frozen=True)
+class KillFacts:
+    """Which job is meant, whose it was, and whose it is."""
+
+    ref: AttemptRef
+    k: int
+    """Owner number of the try that is killed, 0 before it has one."""
+    newest: int | None
+    """Number of the newest owner seen, None where it couldn't be read in time."""
+
+    @property
+    def shown(self) -> str:
+        """For the end of a sentence."""
+        return f"({self.ref}, owner {self.k})"
+
+
 def decide_kill(
-    *, task_state: str | None, is_owner: bool | None, is_timed_out: bool, is_enabled: bool, is_deadline: bool = False
+    facts: KillFacts, *, task_state: str | None, is_timed_out: bool, is_enabled: bool, is_deadline: bool = False
 ) -> KillVerdict:
     """Judge an `on_kill`. `task_state` is Airflow's present word on the task, None where it couldn't be read in time.
 
@@ -31,37 +48,47 @@ def decide_kill(
     the next try, the listener and the driver's deadline still end what must end.
     """
     if not is_enabled:
-        return KillVerdict(is_stop=False, reason="leaving the job: stop_on_kill is off")
-    if is_owner is None:
-        return KillVerdict(is_stop=False, reason="leaving the job: the experiment's owner couldn't be read in time")
-    if not is_owner:
-        return KillVerdict(is_stop=False, reason="leaving the job: a newer try owns the experiment")
+        return _leave("stop_on_kill is off", facts)
+    if facts.newest is None:
+        return _leave("the experiment's owner couldn't be read in time", facts)
+    if facts.k == 0:
+        return _leave("this try owns nothing yet", facts)
+    if facts.newest != facts.k:
+        return _leave(f"a newer try owns the experiment, owner {facts.newest} came after", facts)
     if is_timed_out:
         ends = FailureKind.TIMEOUT if is_deadline else None
-        return KillVerdict(is_stop=True, reason="stopping the job: execution_timeout", ends=ends)
+        return _stop("execution_timeout", facts, ends=ends)
     if task_state is None:
-        return KillVerdict(is_stop=False, reason="leaving the job: the task's state couldn't be read in time")
+        return _leave("the task's state couldn't be read in time", facts)
     if task_state == "running":
-        return KillVerdict(is_stop=False, reason="leaving the job: the task is still running, this worker is evicted")
-    return KillVerdict(is_stop=True, reason=f"stopping the job: the task is {task_state}", ends=_ends(task_state))
+        return _leave("the task is still running, this worker is evicted", facts)
+    return _stop(f"the task is {task_state}", facts, ends=_ends(task_state))
 
 
-def decide_trigger_kill(*, task_state: str | None, is_readable: bool) -> KillVerdict:
+def decide_trigger_kill(*, ref: AttemptRef, k: int, task_state: str | None, is_readable: bool) -> KillVerdict:
     """Judge the `on_kill` of a deferred task's trigger. A state of None is a cleared task that waits for its next try.
 
     Airflow calls it also where nobody wished anything: a triggerer that froze, and whose triggers another one has taken over
     meanwhile, ends them as if by hand when it thaws. The task is deferred then, as it is after a clear once the next try has
-    deferred, which owns the job by that time. Unknown means leave, as in a worker.
+    deferred, which owns the job by that time. Unknown means leave, as in a worker. Who the newest owner is
+    is asked with the stop itself.
     """
+    facts = KillFacts(ref, k, newest=None)
     if not is_readable:
-        unread = (
-            "leaving the job: the task's state couldn't be read in time; a mark by hand is seen by the API server too"
-        )
-        return KillVerdict(is_stop=False, reason=f"{unread}, a clear by the next try")
+        unread = "the task's state couldn't be read in time; a mark by hand is seen by the API server too"
+        return _leave(f"{unread}, a clear by the next try", facts)
     if task_state == "deferred":
-        return KillVerdict(is_stop=False, reason="leaving the job: the task is still deferred, another triggerer waits")
-    reason = f"the deferred task was marked or cleared: it is {task_state or 'cleared'}"
+        return _leave("the task is still deferred, another triggerer waits", facts)
+    reason = f"the deferred task was marked or cleared: it is {task_state or 'cleared'} {facts.shown}"
     return KillVerdict(is_stop=True, reason=reason, ends=_ends(task_state))
+
+
+def _leave(why: str, facts: KillFacts) -> KillVerdict:
+    return KillVerdict(is_stop=False, reason=f"leaving the job: {why} {facts.shown}")
+
+
+def _stop(why: str, facts: KillFacts, *, ends: FailureKind | None) -> KillVerdict:
+    return KillVerdict(is_stop=True, reason=f"stopping the job: {why} {facts.shown}", ends=ends)
 
 
 def _ends(task_state: str | None) -> FailureKind | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider.core.kill import KillVerdict, decide_kill
+from airflow_provider.core.kill import KillFacts, KillVerdict, decide_kill
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.hooks.task_state import find_state
 from airflow_provider.operators.training_try import Submitted, TrainingTry
@@ -85,17 +85,17 @@ class KillSwitch:
             # Whoever owns: a POST that is still to come must not be sent. The main thread goes on until SIGKILL.
             self.attempt.forbidden = "execution_timeout" if is_timed_out else f"the task is {state}"
             self.log(f"no job will be submitted: {self.attempt.forbidden}")
-        verdict = decide_kill(
-            task_state=None if state is UNKNOWN else state,
-            is_owner=None if newer is UNKNOWN else newer is None and k > 0,
-            is_timed_out=is_timed_out,
-            is_deadline=is_deadline,
-            is_enabled=self.is_enabled,
-        )
         if step is None and isinstance(claim, ClaimRecord):
             step = Submitted(claim.ref, claim.submission_id, claim.session_name, claim.deadline, claim.intent)
         if step is None:
             return
+        verdict = decide_kill(
+            KillFacts(step.ref, k, newest=None if newer is UNKNOWN else k if newer is None else newer.record.k),
+            task_state=None if state is UNKNOWN else state,
+            is_timed_out=is_timed_out,
+            is_deadline=is_deadline,
+            is_enabled=self.is_enabled,
+        )
         self.log(verdict.reason)
         if verdict.is_stop:
             read_together([lambda: self.stop(step, verdict)], within_s=STOP_S)

@@ -150,9 +150,9 @@ class RayTrainTrigger(BaseTrigger):
             state = await asyncio.wait_for(read_task_state(self.task_instance), READ_S)
         except Exception as error:  # noqa: BLE001 - process edge: Airflow's API may be away, and says so in many ways
             self.log.warning("The task's state can't be read: %s", str(error) or f"no answer within {READ_S:g} s")
-            verdict = decide_trigger_kill(task_state=None, is_readable=False)
+            verdict = decide_trigger_kill(ref=self._ref, k=self.k, task_state=None, is_readable=False)
         else:
-            verdict = decide_trigger_kill(task_state=state, is_readable=True)
+            verdict = decide_trigger_kill(ref=self._ref, k=self.k, task_state=state, is_readable=True)
         if verdict.is_stop:
             await self._stop(verdict.reason, ends=verdict.ends)
         else:

@@ -14,7 +14,7 @@ from airflow_provider.client.values import JobInfo
 from airflow_provider.core import decision as core
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import EXIT_FAILED, JobStatus
-from airflow_provider.core.kill import decide_kill
+from airflow_provider.core.kill import KillFacts, decide_kill
 from airflow_provider.core.records import AttemptRef, OutcomeRecord, OutcomeState
 from airflow_provider.core.waiting import GoOn, WaitLimits, WaitState, judge_poll
 from airflow_provider.operators.collecting import Ended, conclude_attempt
@@ -160,7 +160,8 @@ def is_wait_over(status: str, session_now: int, session: int, *, is_fresh: bool,
 @cache
 def is_kill_a_stop(*, state: str | None, is_owner: bool | None, is_timed_out: bool) -> bool:
     """`core.kill.decide_kill`."""
-    return decide_kill(task_state=state, is_owner=is_owner, is_timed_out=is_timed_out, is_enabled=True).is_stop
+    facts = KillFacts(AttemptRef(generation=1, attempt=1), k=1, newest=1 if is_owner else 2)
+    return decide_kill(facts, task_state=state, is_timed_out=is_timed_out, is_enabled=True).is_stop
 
 
 class End(NamedTuple):

@@ -31,6 +31,7 @@ from airflow_provider.core.decision import (
 )
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import JobStatus
+from airflow_provider.core.kill import KillFacts, decide_kill, decide_trigger_kill
 from airflow_provider.core.records import AttemptRef, OutcomeState
 from tests.support.records import alive, attempt_facts, claim, collected, gone, outcome, owner, ref, seen, try_facts
 
@@ -141,6 +142,35 @@ def test_every_reason_is_a_sentence_that_names_an_attempt_or_a_job(
     reason = decision.failure.reason if isinstance(decision, Refuse) else decision.reason
     assert len(reason.split()) >= 5
     assert re.search(r"g\d+/a\d+|raytrain-\d+-\d+", reason)
+
+
+STATES = st.none() | st.sampled_from(["running", "deferred", "restarting", "failed", "success", "skipped", "removed"])
+NUMBERS = st.integers(0, 999_999)
+
+
+@given(
+    at=st.builds(AttemptRef, generation=st.integers(1, 99), attempt=st.integers(1, 99)),
+    k=NUMBERS,
+    newest=st.none() | NUMBERS,
+    state=STATES,
+    switches=st.tuples(*[st.booleans()] * 3),
+)
+def test_every_kill_names_the_attempt_and_the_owners_it_compared(
+    at: AttemptRef, k: int, newest: int | None, state: str | None, switches: tuple[bool, bool, bool]
+) -> None:
+    """And never stops what a newer owner has, or what can't be known to be its own."""
+    is_timed_out, is_enabled, is_readable = switches
+    verdict = decide_kill(KillFacts(at, k, newest), task_state=state, is_timed_out=is_timed_out, is_enabled=is_enabled)
+    of_trigger = decide_trigger_kill(ref=at, k=k, task_state=state, is_readable=is_readable)
+    for one in (verdict, of_trigger):
+        assert len(one.reason.split()) >= 5
+        assert one.reason.endswith(f"({at}, owner {k})")
+        assert one.is_stop is not one.reason.startswith("leaving the job: ")
+    if verdict.is_stop:
+        assert is_enabled
+        assert newest == k > 0
+    elif is_enabled and newest is not None and 0 < k != newest:
+        assert f"owner {newest} came after" in verdict.reason
 
 
 @given(me=TRIES, newest=attempts(), on_clear=ON_CLEAR)
