@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from airflow_provider.testing.cluster import RayTrainCluster
@@ -13,6 +14,7 @@ from airflow_provider.testing.outcomes import DriverLost, NeverEnds, Outcome, Su
 from tests.e2e.test_examples import filled, records_of, shape
 from tests.e2e.test_operator import wait_for_commits, wait_for_end
 from tests.stack.airflow_client import AirflowClient
+from tests.stack.ray_cluster import RayCluster
 from tests.stack.services import Stack
 from tests.support.training_run import TrainingRun, driver_processes, kill
 
@@ -23,15 +25,23 @@ TASKS = ("user_error", "lost", "stalled", "deadline")
 
 @pytest.fixture(scope="module")
 def real(stack: Stack, airflow: AirflowClient) -> dict[str, TrainingRun]:
-    """All four on the cluster at once; the driver of one is killed after two commits."""
+    """All four on the cluster at once; of one the driver dies with its supervisor, as with their node, after two commits."""
     run_id = airflow.run_dag("compared")
     runs = {task_id: TrainingRun(stack, airflow, "compared", run_id, task_id) for task_id in TASKS}
     wait_for_commits(runs["lost"], 2)
     job = runs["lost"].xcom("ray_train_job")["submission_id"]
-    assert kill([p for p in driver_processes(stack.ray) if job in str(p.environ())]), "the fault did not fire"
+    assert kill(supervisors(stack.ray, job)), "the fault did not fire"
     for run in runs.values():
         wait_for_end(run)
     return runs
+
+
+def supervisors(ray: RayCluster, job: str) -> list[psutil.Process]:
+    """The job's actor in Ray, first of all, and its driver."""
+    drivers = [p for p in driver_processes(ray) if job in str(p.environ())]
+    actors = {parent for p in drivers for parent in p.parents() if "JobSupervisor" in " ".join(parent.cmdline())}
+    assert actors, [p.cmdline() for p in drivers]
+    return [*actors, *drivers]
 
 
 GAPS: dict[str, set[str]] = {
