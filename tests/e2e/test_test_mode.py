@@ -52,6 +52,8 @@ GAPS: dict[str, set[str]] = {
     "000001.json": {"restarts"},
 }
 """Fields that only a driver on a cluster can fill, by the record's name: Ray's own words, restarts within a job, torn uploads."""
+LAGS: dict[str, set[str]] = {"alive.json": {"last_checkpoint", "last_commit_at", "last_metrics", "num_commits"}}
+"""Fields that a driver on a cluster writes every so often, so that its end may come first; the test mode's writes at once."""
 
 
 def xcoms_of(run: TrainingRun) -> dict[str, Any]:
@@ -65,6 +67,8 @@ def outcomes_of(task_id: str, run: TrainingRun) -> list[Outcome]:
     """What a DAG author would write for what the cluster saw, with the metrics that were reported there."""
     commits: dict[str, list[Any]] = {"000001": [], "000002": []}
     for found in run.lineage().checkpoints:
+        if found.state == "uncommitted":
+            continue  # torn by the kill
         commits[found.name.split("/")[2]].append(found.metrics)
     if task_id == "user_error":
         return [UserError(*commits["000001"], exception=run.xcom("ray_train_failure")["reason"])]
@@ -110,7 +114,7 @@ def test_the_same_is_left(real: dict[str, TrainingRun], ray_train_cluster: RayTr
         assert set(made[name]) == set(left[name]), name
         gaps = GAPS.get(name.rpartition("/")[2], set())
         assert filled(left[name]) - filled(made[name]) <= gaps, name
-        assert filled(made[name]) - filled(left[name]) == set(), name
+        assert filled(made[name]) - filled(left[name]) <= LAGS.get(name.rpartition("/")[2], set()), name
     outcome = [name for name in left if name.endswith("/outcome.json")]
     for name in outcome:
         assert (made[name]["state"], kind_of(made[name])) == (left[name]["state"], kind_of(left[name])), name
