@@ -60,7 +60,7 @@ class RayTrainSensor(BaseSensorOperator):
     :param unreachable_timeout_s: how long the store may fail to answer in a row; a refusal ends the wait at once.
     :param aws_conn_id: Airflow AWS connection for the bucket; None takes boto3's default chain.
     :param deferrable: wait in the triggerer (default) or block a worker.
-    :param start_from_trigger: begin in the triggerer too, without a worker slot for the first second.
+    :param start_from_trigger: begin in the triggerer too, without a worker slot for the first second; None: as the class says (no).
     :param retries: Airflow's, with a default of 3.
     :param retry_policy: default: retries by failure kind, as RayTrainOperator's.
     """
@@ -95,7 +95,7 @@ class RayTrainSensor(BaseSensorOperator):
         unreachable_timeout_s: float = 1800.0,
         aws_conn_id: str | None = "aws_default",
         deferrable: bool = True,
-        start_from_trigger: bool = False,
+        start_from_trigger: bool | None = None,
         retries: int | None = 3,
         retry_policy: RetryPolicy | None = RayTrainRetryPolicy(),  # noqa: B008 - a default set in the body is lost when mapped
         **kwargs: Any,
@@ -116,23 +116,20 @@ class RayTrainSensor(BaseSensorOperator):
         self.deferrable = deferrable
         check_parameters(self)
         self._wait: SensorWait | None = None
-        self.start_from_trigger = start_from_trigger or type(self).start_from_trigger
+        self.start_from_trigger = type(self).start_from_trigger if start_from_trigger is None else start_from_trigger
         if self.start_from_trigger:
             self.start_trigger_args = self._start_args()
 
     @classmethod
     def partial(cls, **kwargs: Any) -> OperatorPartial:
         """Map the sensor, as with any operator."""
-        if kwargs.get("start_from_trigger", cls.start_from_trigger):
+        told = kwargs.get("start_from_trigger")
+        if cls.start_from_trigger if told is None else told:
             from airflow_provider.sensors.start_from_trigger import mapped_error
 
             raise mapped_error()
-        return super().partial(**kwargs)
-
-    @property
-    def is_made_from_mapped(self) -> bool:
-        """Whether this is one index of a mapped sensor, made in a worker."""
-        return bool(getattr(self, "_BaseOperator__from_mapped", False))
+        # Said, so that neither default_args nor expand() sets it for an index: that would show on a worker only.
+        return super().partial(**{**kwargs, "start_from_trigger": False})
 
     @property
     def is_rescheduled(self) -> bool:
@@ -153,14 +150,18 @@ class RayTrainSensor(BaseSensorOperator):
                 wait.defer()
             return found or {}
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Return or raise what the trigger saw."""
-        from airflow_provider.core.sensor_event import SensorEvent
-
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on where the trigger ended, with an event or without one."""
         if self.start_from_trigger:
             from airflow_provider.sensors.wait import SensorWait
 
             SensorWait.forget_earlier_try(context)
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Return or raise what the trigger saw."""
+        from airflow_provider.core.sensor_event import SensorEvent
+
         with self._typed_ends(context):
             return self._open(context).conclude(SensorEvent.parse(event))
 

@@ -13,7 +13,7 @@ from airflow_provider.core.experiment_wait import CHECKPOINT
 from airflow_provider.core.spec import has_template
 from airflow_provider.core.wait_parameters import NOW
 from airflow_provider.triggers.ray_train_sensor import BACKSTOP
-from airflow_provider.triggers.ray_train_sensor_start import RayTrainSensorStartTrigger, needs_memory
+from airflow_provider.triggers.ray_train_sensor_start import RENDERED, RayTrainSensorStartTrigger, needs_memory
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,15 +33,15 @@ def start_args(sensor: RayTrainSensor, *, limit: timedelta) -> StartTriggerArgs:
     if sensor.since == NOW or (sensor.until == CHECKPOINT and sensor.since is None):
         raise needs_memory()
     trigger = RayTrainSensorStartTrigger(
-        **{name: getattr(sensor, name) for name in sensor.template_fields},
+        **{name: getattr(sensor, name) for name in RENDERED},
         missing=sensor.missing,
         max_checkpoints_without_metric=sensor.max_checkpoints_without_metric,
         poke_interval=sensor.poke_interval,
         unreachable_timeout_s=None if sensor.silent_fail else sensor.unreachable_timeout_s,
         wait_s=limit.total_seconds(),
     )
-    for name in sensor.template_fields:
-        _check_template(name, getattr(sensor, name), trigger.get_template_env())
+    for name in RENDERED:
+        _check_template(name, getattr(sensor, name), trigger.get_template_env(), is_native=_is_native(sensor))
     classpath, kwargs = trigger.serialize()
     return StartTriggerArgs(
         trigger_cls=classpath, trigger_kwargs=kwargs, next_method="execute_complete", timeout=limit + BACKSTOP
@@ -58,7 +58,7 @@ def mapped_error() -> InvalidConfig:
 
 
 def _check_task(sensor: RayTrainSensor, limit: timedelta) -> None:
-    if sensor.get_needs_expansion() or sensor.is_made_from_mapped:
+    if sensor.get_needs_expansion():
         raise mapped_error()
     if not sensor.deferrable:
         raise InvalidConfig(
@@ -73,7 +73,14 @@ def _check_task(sensor: RayTrainSensor, limit: timedelta) -> None:
         )
 
 
-def _check_template(name: str, value: object, env: Environment) -> None:
+def _is_native(sensor: RayTrainSensor) -> bool:
+    """Whether a worker makes values of templates, where the triggerer makes texts: None would be the name `None`."""
+    dag = sensor.get_dag()
+    of_dag = dag is not None and dag.render_template_as_native_obj
+    return of_dag if sensor.render_template_as_native_obj is None else sensor.render_template_as_native_obj
+
+
+def _check_template(name: str, value: object, env: Environment, *, is_native: bool) -> None:
     """`env` is the triggerer's, which knows no macros and filters of the DAG's own."""
     if value is not None and not isinstance(value, (str, int)):
         what = "another task's output" if has_template(value) else f"a {type(value).__name__}"
@@ -84,6 +91,12 @@ def _check_template(name: str, value: object, env: Environment) -> None:
         )
     if not isinstance(value, str) or not has_template(value):
         return
+    if is_native:
+        raise InvalidConfig(
+            f"{name} is a native template, which a start from the trigger can't use",
+            known="Airflow 3.3.2's triggerer makes a text of each template",
+            change=f"pass render_template_as_native_obj=False to the sensor, or {_INSTEAD}",
+        )
     try:
         env.from_string(value)
         unknown = sorted(meta.find_undeclared_variables(env.parse(value)) - KNOWN_IN_TRIGGER)

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import StrictUndefined
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.wait_parameters import check_wait, resolved_experiment, wait_spec
 from airflow_provider.triggers.experiment_waiter import ExperimentWaiter, WatchedExperiment, root_of
 from airflow_provider.triggers.ray_train_sensor import BACKSTOP, RayTrainSensorTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+    from jinja2 import Environment
+
+
+RENDERED = (
+    "experiment",
+    "storage_path",
+    "external_dag_id",
+    "external_run_id",
+    "external_task_id",
+    "external_map_index",
+    "until",
+    "since",
+    "aws_conn_id",
+)
+"""Template fields of the sensor, which a subclass may have more of."""
 
 
 class RayTrainSensorStartTrigger(RayTrainSensorTrigger):
@@ -60,11 +80,15 @@ class RayTrainSensorStartTrigger(RayTrainSensorTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The row that Airflow keeps."""
-        names = (
-            "experiment storage_path external_dag_id external_run_id external_task_id external_map_index until since"
-        )
-        names += " aws_conn_id missing max_checkpoints_without_metric poke_interval unreachable_timeout_s wait_s"
-        return f"{type(self).__module__}.{type(self).__qualname__}", {n: getattr(self, n) for n in names.split()}
+        plain = "missing max_checkpoints_without_metric poke_interval unreachable_timeout_s wait_s"
+        row = {name: getattr(self, name) for name in (*RENDERED, *plain.split())}
+        return f"{type(self).__module__}.{type(self).__qualname__}", row
+
+    def get_template_env(self, dag: DAG | None = None) -> Environment:
+        """As strict as a worker's: Airflow's own for a trigger leaves out what isn't there, and the wait is for another path."""
+        env = super().get_template_env(dag)
+        env.undefined = StrictUndefined
+        return env
 
     def _read_row(self) -> tuple[ExperimentWaiter, datetime | None]:
         check_wait(self)

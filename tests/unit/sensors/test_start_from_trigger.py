@@ -15,15 +15,16 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models.trigger import Trigger
 from airflow.sdk import DAG, BaseOperator, task_group
 from airflow.sdk._shared.module_loading import import_string
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 from airflow.serialization.serialized_objects import DagSerialization
+from jinja2 import UndefinedError
 
 from airflow_provider.core.errors import InvalidConfig, RayTrainError, StorePermissionDenied
 from airflow_provider.core.identity import TaskInstanceKey, experiment_uri
 from airflow_provider.sensors.ray_train import RayTrainSensor
 from airflow_provider.triggers.ray_train_sensor import BACKSTOP
-from airflow_provider.triggers.ray_train_sensor_start import RayTrainSensorStartTrigger
+from airflow_provider.triggers.ray_train_sensor_start import RENDERED, RayTrainSensorStartTrigger
 from tests.support.fake_airflow import RUN_ID
 from tests.support.sensor_world import URI, World, fail, succeed, train
 from tests.support.watched_experiment import WatchedExperiment
@@ -171,6 +172,14 @@ async def test_the_deadline_is_airflows_own_less_the_backstop(world: World) -> N
     assert world.looks == 1, "a last look"
 
 
+@pytest.mark.parametrize("text", ["{{ dag_run.conf.team }}", "{{ ds }}", "{{ params.team }}"])
+def test_what_a_template_misses_is_an_error_as_in_a_worker(text: str) -> None:
+    """Airflow's own environment of a triggerer renders it as nothing: the wait would be for another path, and for days."""
+    with pytest.raises(UndefinedError):
+        started(dag_with(experiment=f"s3://models/{text}/churn"))
+
+
+TASK: dict[str, Any] = {"experiment": None, "storage_path": URI, "external_task_id": "train"}
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an XCom": ({"experiment": "{{ ti.xcom_pull('train')['experiment'] }}"}, "template with ti"),
     "an XCom behind a name": ({"until": "{% set x = task_instance %}epoch >= {{ x }}"}, "task_instance"),
@@ -178,6 +187,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a macro of the DAG": ({"experiment": "{{ my_macro() }}"}, "my_macro"),
     "a filter of the DAG": ({"experiment": "{{ run_id | mine }}"}, "No filter named 'mine'"),
     "a broken template": ({"experiment": "{{ run_id"}, "can't render"),
+    "a native template": (
+        {"external_run_id": "{{ params.x }}", "render_template_as_native_obj": True} | TASK,
+        "native",
+    ),
     "a dict": ({"experiment": {"experiment": URI}}, "experiment is a dict"),
     "the next checkpoint": ({"until": "checkpoint"}, "compares with what was there"),
     "from now on": ({"since": "now"}, "compares with what was there"),
@@ -216,6 +229,57 @@ def test_outputs_and_mapped_tasks_are_found_too() -> None:
     assert mapped.start_from_trigger is False
 
 
+def test_nothing_but_partial_itself_can_set_it_for_an_index() -> None:
+    """Airflow hands defaults and mapped arguments to each index on a worker, where all of them would fail."""
+    with DAG("d", schedule=None, default_args={"start_from_trigger": True}):
+        partial = RayTrainSensor.partial(task_id="mapped")
+        with pytest.raises(TypeError, match="start_from_trigger"):
+            partial.expand(experiment=[URI], start_from_trigger=[True])
+        mapped = partial.expand(experiment=[URI])
+        single = RayTrainSensor(task_id="single", experiment=URI)
+    assert single.start_from_trigger is True
+    assert mapped.start_from_trigger is False
+    assert mapped.unmap({"experiment": URI}).start_from_trigger is False
+
+
+def test_native_templates_of_the_whole_dag_are_found() -> None:
+    with DAG("d", schedule=None, render_template_as_native_obj=True):
+        with pytest.raises(InvalidConfig, match="native"):
+            RayTrainSensor(task_id="w", experiment="{{ params.x }}", start_from_trigger=True)
+        fine = RayTrainSensor(task_id="fine", experiment=URI, start_from_trigger=True)
+        text = {"render_template_as_native_obj": False, "experiment": "{{ params.x }}"}
+        too = RayTrainSensor(task_id="too", start_from_trigger=True, **text)
+    assert fine.start_from_trigger
+    assert too.start_from_trigger
+
+
+class Nightly(RayTrainSensor):
+    """A subclass that always starts so, and has one more templated field."""
+
+    template_fields = (*RayTrainSensor.template_fields, "note")
+    start_from_trigger = True
+    note = "{{ ds }}"
+
+
+def test_a_subclass_may_choose_it_for_all_of_its_tasks() -> None:
+    with DAG("d", schedule=None) as dag:
+        Nightly(task_id="wait", experiment=URI)
+        worker = Nightly(task_id="worker", experiment=URI, start_from_trigger=False)
+        with pytest.raises(InvalidConfig, match="mapped"):
+            Nightly.partial(task_id="mapped").expand(experiment=[URI])
+        mapped = Nightly.partial(task_id="fine", start_from_trigger=False).expand(experiment=[URI])
+    assert started(dag).experiment == URI
+    assert (worker.start_from_trigger, worker.start_trigger_args) == (False, None)
+    assert mapped.unmap({"experiment": URI}).start_from_trigger is False
+
+
+def test_a_trigger_that_failed_leaves_nothing_of_an_earlier_try_either(world: World, deleted: list[str]) -> None:
+    sensor = world.sensor(start_from_trigger=True)
+    with pytest.raises(AirflowSensorTimeout):
+        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, world.task.context)
+    assert deleted == ["return_value", "ray_train_wait", "ray_train_failure"]
+
+
 def test_a_template_that_needs_a_memory_is_found_once_rendered(world: World) -> None:
     with pytest.raises(InvalidConfig, match="compares with what was there"):
         ended(world, until="{{ 'checkpoint' }}", rendered={"until": "checkpoint"})
@@ -231,5 +295,6 @@ def test_without_it_nothing_starts_in_the_triggerer() -> None:
 def test_the_row_makes_the_same_trigger_again() -> None:
     trigger = started(dag_with(experiment=URI, until="loss < 0.3", max_checkpoints_without_metric=7))
     path, row = trigger.serialize()
+    assert set(RENDERED) == set(RayTrainSensor.template_fields)
     assert RayTrainSensorStartTrigger(**json.loads(json.dumps(row))).serialize() == (path, row)
     assert (row["until"], row["wait_s"], row["max_checkpoints_without_metric"]) == ("loss < 0.3", 5, 7)
