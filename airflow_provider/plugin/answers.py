@@ -12,6 +12,8 @@ from airflow_provider.plugin.view.facts import Problem, Recorded, Seen
 
 CACHED_BYTES = 16_000_000
 """Of all answers: some hundred pages with a hundred checkpoints each."""
+_SLOT_BYTES = 1_000
+"""What an answer takes beside its body and its key."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ def facts_key(recorded: Recorded, seen: Seen | None, problem: Problem | None) ->
 @dataclass
 class _Slot:
     answer: Answer | None = None
+    num_bytes: int = 0
+    """As counted: an answer that was made may be dropped before."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -54,7 +58,7 @@ class Answers:
     """The newest answers by what they were made of. Threads that ask for the same one wait for the first to make it."""
 
     def __init__(self, *, limit: int = CACHED_BYTES) -> None:
-        """Bodies together have at most `limit` bytes, or there is only one."""
+        """Answers and their keys together take at most `limit` bytes, or there is only one."""
         self._limit = limit
         self._slots: OrderedDict[object, _Slot] = OrderedDict()
         self._num_bytes = 0
@@ -80,7 +84,12 @@ class Answers:
                     del self._slots[key]
                 return
             if self._slots.get(key) is slot:
-                self._num_bytes += len(slot.answer.body)
+                slot.num_bytes = _size(key, slot.answer)
+                self._num_bytes += slot.num_bytes
             while self._num_bytes > self._limit and len(self._slots) > 1:
-                _, oldest = self._slots.popitem(last=False)
-                self._num_bytes -= len(oldest.answer.body) if oldest.answer else 0
+                self._num_bytes -= self._slots.popitem(last=False)[1].num_bytes
+
+
+def _size(key: object, answer: Answer) -> int:
+    """A reader's choice is part of the key, and may be longer than the body."""
+    return len(answer.body) + len(repr(key)) + _SLOT_BYTES

@@ -72,10 +72,10 @@ def test_an_error_is_not_kept() -> None:
 
 
 def test_answers_have_a_limit_in_bytes() -> None:
-    answers = Answers(limit=1_000)
+    answers = Answers(limit=100_000)
     made: list[int] = []
 
-    def get(number: int, size: int = 300) -> Answer:
+    def get(number: int, size: int = 30_000) -> Answer:
         return answers.get(number, lambda: (made.append(number), Answer.of("x" * size))[1])
 
     for number in (1, 2, 3, 1, 4):
@@ -85,6 +85,39 @@ def test_answers_have_a_limit_in_bytes() -> None:
     assert made == [1, 2, 3, 4], "asked for lately"
     get(2)
     assert made == [1, 2, 3, 4, 2], "the one that nobody asked for was dropped"
-    get(5, 5_000)
+    get(5, 500_000)
     get(5)
     assert made[5:] == [5], "the newest is kept whatever its size"
+
+
+def test_keys_count_too() -> None:
+    """An answer of few bytes is kept under what the reader chose, which may be long: choices alone must fill no memory."""
+    answers = Answers(limit=100_000)
+    made: list[int] = []
+
+    def get(number: int) -> None:
+        key = ("json", b"digest", (("metric", f"{number}" + "x" * 1_000),))
+        answers.get(key, lambda: (made.append(number), Answer.of("{}"))[1])
+
+    for number in range(100):
+        get(number)
+    get(0)
+    assert made[100:] == [0], "the first must be gone: a hundred such keys are more than the limit"
+
+
+class DroppedWhileMade(Answers):
+    """Another thread drops the answer `slow` between its making and its counting."""
+
+    def _count(self, key: object, slot: Any) -> None:
+        if key == "slow":
+            self.get("other", lambda: Answer.of("x" * 105_000))
+        super()._count(key, slot)
+
+
+def test_an_answer_that_is_dropped_before_it_was_counted_makes_no_room() -> None:
+    answers = DroppedWhileMade(limit=100_000)
+    answers.get("slow", lambda: Answer.of("x" * 80_000))
+    answers.get("third", lambda: Answer.of("x" * 50_000))
+    made: list[str] = []
+    answers.get("other", lambda: (made.append("other"), Answer.of("x"))[1])
+    assert made == ["other"], "it and the third are more than the limit"
