@@ -218,8 +218,8 @@ async def follow(
 
     """
     reader = LogReader(position=position, max_partial=limits.max_partial)
-    ended = _asks_ray(source, submission_id)
-    over = is_over or ended
+    over = is_over or _asks_ray(source, submission_id)
+    ended = _asks_ray(source, submission_id, is_unknown_over=False)
     state = TailState()
     while not await over():
         furthest, started = reader.furthest, clock.now()
@@ -230,6 +230,7 @@ async def follow(
             else:
                 ending = chunk
         # Ray closes normally at a job's end. To connect again until somebody polls would replay the whole log each time.
+        # A job that it doesn't know may be there again in a moment: when that is the end is for `is_over` to say.
         if await over() or (isinstance(ending, TailClosed) and ending.is_normal and await ended()):
             break
         move = after_session(
@@ -323,12 +324,12 @@ async def _rest(
     return LogChunk(tuple(reader.flush()), reader.position, f"the last log lines could not be read: {what}")
 
 
-def _asks_ray(source: TailSource, submission_id: str) -> Callable[[], Awaitable[bool]]:
+def _asks_ray(source: TailSource, submission_id: str, *, is_unknown_over: bool = True) -> Callable[[], Awaitable[bool]]:
     async def is_over() -> bool:
         try:
             job = await source.get_job(submission_id)
         except (ClusterUnreachable, NotARayDashboard):
             return False
-        return job is None or job.status.is_terminal
+        return is_unknown_over if job is None else job.status.is_terminal
 
     return is_over

@@ -94,6 +94,24 @@ async def test_normal_close_is_no_end() -> None:
 
 
 @pytest.mark.asyncio
+async def test_job_that_is_unknown_for_a_while_is_followed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that has just come back closes the tail and answers 404 at first: whoever waits decides when the job is lost."""
+    source = ScriptedSource("a\nb\nlast\n", [(["a\n"], TailClosed()), (["a\n", "b\n"], TailClosed())], ends_after=9)
+
+    async def unknown(submission_id: str) -> JobInfo | None:
+        return None
+
+    async def is_over() -> bool:
+        return source.num_opened >= 2
+
+    monkeypatch.setattr(source, "get_job", unknown)
+    clock = Clock(source.sleep, lambda: source.now)
+    chunks = [chunk async for chunk in follow(source, "job", is_over=is_over, clock=clock)]
+    assert source.num_opened == 2
+    assert lines(chunks) == ["a", "b", "last"]
+
+
+@pytest.mark.asyncio
 async def test_new_process_goes_on_at_the_position() -> None:
     """A triggerer restart loses nothing and repeats nothing."""
     log = "".join(f"line {n}\n" for n in range(50))
