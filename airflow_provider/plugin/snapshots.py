@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from airflow_provider.core.errors import ForeignExperiment, InvalidConfig, RayTrainError
 from airflow_provider.core.identity import TaskInstanceKey
@@ -37,7 +37,6 @@ class _Entry:
     problem: Problem | None = None
     good_until: float = 0.0
     running: Future[None] | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def held_bytes(self) -> int:
