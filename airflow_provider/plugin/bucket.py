@@ -176,11 +176,12 @@ class ExperimentReader:
         self._now = now
         self._projected: tuple[ExperimentFacts, Lineage] | None = None
         self._seen: Seen | None = None
+        self._num_projected = 0
 
     @property
     def num_bytes(self) -> int:
         """Memory that the readings hold, as a rule of thumb; asking costs nothing, and any thread may."""
-        return self._store.num_cached + MEMORY_PER_BYTE * self._store.num_taken
+        return self._store.num_cached + MEMORY_PER_BYTE * self._num_projected
 
     def look(self, key: TaskInstanceKey) -> Seen:
         """Read once; what is still the same keeps its version.
@@ -200,7 +201,7 @@ class ExperimentReader:
         )
         if self._seen is not None and _is_same(self._seen, found):
             found = replace(found, version=self._seen.version)
-        self._seen = found
+        self._seen, self._num_projected = found, self._store.num_taken
         return found
 
     def _lineage(self, facts: ExperimentFacts) -> Lineage:

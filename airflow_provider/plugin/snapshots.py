@@ -40,7 +40,7 @@ class _Entry:
 
     @property
     def held_bytes(self) -> int:
-        """What goes with this entry. A reading that broke off has filled its reader's memory too."""
+        """What goes with this entry. A reading that broke off has left what it read in its reader."""
         reader = self.reader  # another thread may take it away
         return max(self.num_bytes, reader.num_bytes if reader is not None else 0)
 

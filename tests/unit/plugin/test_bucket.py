@@ -149,6 +149,26 @@ def test_records_that_are_too_many_together_are_not_held(store: MemoryStore, mon
         reader.look(KEY)
 
 
+def test_a_reading_that_is_refused_for_its_size_holds_only_what_is_remembered(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it was projected: counted as if it were, each look at one huge experiment would drop all the others."""
+    taken = sum(info.size for info in store.list(""))
+    monkeypatch.setattr("airflow_provider.plugin.bucket.LARGEST_BYTES", taken - 1)
+    reader = ExperimentReader(store)
+    with pytest.raises(RecordUnreadable):
+        reader.look(KEY)
+    assert 0 < reader.num_bytes <= taken
+    monkeypatch.setattr("airflow_provider.plugin.bucket.LARGEST_BYTES", taken)
+    reader.look(KEY)
+    whole = reader.num_bytes
+    assert whole > 5 * taken
+    monkeypatch.setattr("airflow_provider.plugin.bucket.LARGEST_BYTES", taken - 1)
+    with pytest.raises(RecordUnreadable):
+        reader.look(KEY)
+    assert reader.num_bytes == whole, "what was seen before is still there"
+
+
 def test_a_version_tells_what_has_changed_and_not_that_it_was_read_again(store: MemoryStore) -> None:
     reader = ExperimentReader(store)
     first = reader.look(KEY)
