@@ -147,7 +147,8 @@ class ExperimentSearch:
         """An orphan too: it is held back by the claims, and would write below the path again when they are gone."""
         *earlier, last = one.facts.attempts or (None,)
         for attempt in (last, *earlier):
-            if attempt is None or (attempt is not last and attempt.final_outcome is not None):
+            # Its driver's own word alone says that an orphan writes nothing more: what a try concluded is no end of it.
+            if attempt is None or (attempt is not last and attempt.outcome is not None):
                 continue
             which = "its last job" if attempt is last else f"the job of {attempt.claim.ref}"
             seen = self.sight(attempt.claim.submission_id)

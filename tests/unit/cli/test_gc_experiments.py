@@ -16,14 +16,14 @@ from airflow_provider.core import layout
 from airflow_provider.core.decision import JobUnknown
 from airflow_provider.core.errors import StorePermissionDenied, StoreUnreachable
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.records import CollectedRecord, ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.records import CollectedRecord, OutcomeState, ParentCheckpoint, WarmStartRecord
 from airflow_provider.core.run_index import RunRecord, index_uri
 from airflow_provider.storage.local import LocalObjectStore
 from airflow_provider.storage.run_index import RunIndex
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from airflow_provider.testing.jobs_api_parts import Fault
 from tests.support.command_line import CommandLine, files, make_older, on_disk
-from tests.support.experiment import NOW, owner
+from tests.support.experiment import NOW, outcome, owner
 from tests.support.training_try import Bench
 from tests.unit.cli.garbage import items, send
 
@@ -113,15 +113,22 @@ def test_one_whose_job_lives_or_cannot_be_asked_for_stays(cli: CommandLine, root
 
 
 @pytest.mark.parametrize("has_outcome", [False, True])
+@pytest.mark.parametrize("is_concluded", [False, True])
 def test_one_with_an_orphan_stays_until_that_is_over(
-    cli: CommandLine, root: Path, server: FakeJobsServer, has_outcome: bool
+    cli: CommandLine, root: Path, server: FakeJobsServer, has_outcome: bool, is_concluded: bool
 ) -> None:
-    """Its claims hold the orphan back: without them it would write below the path again. One with an outcome writes nothing more."""
+    """Its claims hold the orphan back: without them it would write below the path again.
+
+    One whose driver wrote its outcome writes nothing more; what a try concluded without the driver ends nothing.
+    """
     bench = Bench()
     bench.own(1, run_id="old", created_at=NOW - timedelta(days=90))
     bench.claim(1)
     if has_outcome:
         bench.end("failed")
+    if is_concluded:
+        lost = CollectedRecord(k=1, outcome=outcome(OutcomeState.FAILED), written_at=NOW)
+        bench.store.put_raw(layout.collected(1, 1), lost.body())
     bench.claim(2)
     bench.commit("checkpoint_a", attempt=2)
     bench.end("success", attempt=2)
