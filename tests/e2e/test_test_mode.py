@@ -53,7 +53,7 @@ GAPS: dict[str, set[str]] = {
 }
 """Fields that only a driver on a cluster can fill, by the record's name: Ray's own words, restarts within a job, torn uploads."""
 LAGS: dict[str, set[str]] = {"alive.json": {"last_checkpoint", "last_commit_at", "last_metrics", "num_commits"}}
-"""Fields that a driver on a cluster writes every so often, so that its end may come first; the test mode's writes at once."""
+"""Fields that a driver writes every so often: what its last sign of life has when it ends so is a matter of the moment."""
 
 
 def xcoms_of(run: TrainingRun) -> dict[str, Any]:
@@ -112,9 +112,10 @@ def test_the_same_is_left(real: dict[str, TrainingRun], ray_train_cluster: RayTr
     assert (only_real, set(made) - set(left)) == (set(), set())
     for name in made:
         assert set(made[name]) == set(left[name]), name
-        gaps = GAPS.get(name.rpartition("/")[2], set())
-        assert filled(left[name]) - filled(made[name]) <= gaps, name
-        assert filled(made[name]) - filled(left[name]) <= LAGS.get(name.rpartition("/")[2], set()), name
+        kind = name.rpartition("/")[2]
+        lags = LAGS.get(kind, set())
+        assert filled(left[name]) - filled(made[name]) <= GAPS.get(kind, set()) | lags, name
+        assert filled(made[name]) - filled(left[name]) <= lags, name
     outcome = [name for name in left if name.endswith("/outcome.json")]
     for name in outcome:
         assert (made[name]["state"], kind_of(made[name])) == (left[name]["state"], kind_of(left[name])), name
