@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,7 +74,7 @@ def run(options: Options) -> Report:
 
 
 @dataclass
-class Side:
+class Side(ABC):
     """Who keeps a training alive. Each round has the next seed."""
 
     cluster: TrainingCluster
@@ -89,8 +90,9 @@ class Side:
         self.outcomes.append(outcome)
         return {"wall_s": outcome.life.wall_s}
 
+    @abstractmethod
     def _lived(self, seed: int) -> Outcome:
-        raise NotImplementedError
+        """Train to the last step under the seed's faults."""
 
     def _loop(self, marks: MarkFile) -> dict[str, Any]:
         return {"marks": str(marks.path), "steps": self.steps, "every": EVERY, "step_s": STEP_S}

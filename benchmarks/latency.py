@@ -1,6 +1,6 @@
-"""How long Ray's dashboard takes to answer `GET /api/jobs/ID`: recorded on a real cluster, played back by the stand-in.
+"""How long Ray's dashboard takes to answer `GET /api/jobs/ID`, played back by the stand-in. Assumed until it is recorded.
 
-`python -m benchmarks.latency` records it anew (it starts a Ray cluster) and writes `benchmarks/latency.json`.
+`python -m benchmarks.latency` records it on a real cluster (it starts one) and writes `benchmarks/latency.json`, which says which it is.
 """
 
 from __future__ import annotations
