@@ -111,7 +111,6 @@ class _Search:
     depth: int
     trouble: str | None = None
     """Why a kind could not be looked for."""
-    _every: Discovered | None = None
 
     def find(self, scope: Scope) -> Iterator[Item]:
         """All of one kind."""
@@ -122,10 +121,8 @@ class _Search:
         }
         yield from by_scope[scope]()
 
-    def _discovered(self) -> Discovered:
-        if self._every is None:
-            self._every = find_experiments(self.root, aws_conn_id=self.aws_conn_id, depth=self.depth)
-        return self._every
+    def _discover(self) -> Discovered:
+        return find_experiments(self.root, aws_conn_id=self.aws_conn_id, depth=self.depth)
 
     def _sight(self, job_id: str) -> JobSight:
         if self.client is None:
@@ -146,11 +143,11 @@ class _Search:
 
     def _leftovers(self) -> Iterator[Item]:
         search = LeftoverSearch(self.older_than_s, self._sight)
-        for found in self._discovered().experiments:
+        for found in self._discover().experiments:
             yield from search.find(found.uri, found.records)
 
     def _experiments(self) -> Iterator[Item]:
-        yield from ExperimentSearch(self.older_than_s, self._sight).find(self._discovered())
+        yield from ExperimentSearch(self.older_than_s, self._sight, self._discover).find()
 
 
 def _show(console: Console, items: list[Item], scopes: list[Scope], *, trouble: str | None, args: Namespace) -> None:

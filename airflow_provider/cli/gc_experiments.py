@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from airflow_provider.cli import wording
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _DELETERS = 8
 _BATCH = 200
 """Objects between two looks whether somebody else owns the experiment by now."""
+_HOLDS_S = 60.0
+"""How long a look around holds for deeds."""
 _CHECKPOINT, _READ_BY_TRIES, _OWNER = range(3)
 """In this order they are deleted."""
 _BY_GC = "gc"
@@ -77,41 +80,42 @@ class _Others:
     known: Sequence[_Read]
     nexts: frozenset[str]
     """URIs of those that a task's next run would begin from (`previous_run`)."""
+    damaged: Sequence[tuple[str, RayTrainError]]
+    """Experiments whose records can't be read."""
     unread: str | None
     """What could not be read, and may hold an experiment that began from any of the others."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ExperimentSearch:
     """Judges the experiments below one path against one another."""
 
     older_than_s: float
     sight: Callable[[str], JobSight]
+    look: Callable[[], Discovered]
+    """Asked again before a deed: a training may have begun from the experiment meanwhile."""
     read_task: Callable[[TaskInstanceKey], TaskInAirflow | None] = task_in_airflow
+    clock: Callable[[], float] = monotonic
+    _newest: tuple[float, _Others] | None = None
+    """The newest look around, with when it began."""
 
-    def find(self, every: Discovered) -> Iterator[Item]:
+    def find(self) -> Iterator[Item]:
         """One item for each experiment."""
-        known: list[_Read] = []
-        for found in every.experiments:
-            try:
-                if found.error is not None or found.owner is None:
-                    raise found.error or NotDone("Its owner is not known")
-                known.append(_Read(found, found.owner, read_experiment(found.records)))
-            except RayTrainError as error:
-                yield Item(Scope.EXPERIMENT, found.uri, f"its records can't be read: {error}")
-        unread = None if every.is_whole else "a folder deeper than --depth was not looked at"
-        if len(known) < len(every.experiments):
-            unread = "another experiment below this path can't be read"
-        try:
-            nexts = _next_parents(every, known)
-        except RayTrainError as error:
-            nexts, unread = frozenset(), f"the runs of a task can't be read ({error})"
-        others = _Others(known, nexts, unread)
-        for one in known:
+        others = self._look_around()
+        for uri, error in others.damaged:
+            yield Item(Scope.EXPERIMENT, uri, f"its records can't be read: {error}")
+        for one in others.known:
             try:
                 yield self._judge(one, others)
             except RayTrainError as error:
                 yield Item(Scope.EXPERIMENT, one.found.uri, f"it can't be judged: {error}")
+
+    def _look_around(self) -> _Others:
+        """Read everything; what was read less than a minute ago still holds, or each of a thousand deeds would read it all."""
+        now = self.clock()
+        if self._newest is None or now - self._newest[0] >= _HOLDS_S:
+            self._newest = (now, _read_others(self.look()))
+        return self._newest[1]
 
     def _judge(self, one: _Read, others: _Others) -> Item:
         uri, records = one.found.uri, one.found.records
@@ -162,7 +166,7 @@ class ExperimentSearch:
         """Own it for good first: a driver that thaws ends itself."""
 
         def deed() -> str:
-            kept = _what_is_not_its_own(one.found.records) or self._why_not_over(one)
+            kept = _why_kept(one, self._look_around()) or self._why_not_over(one)
             if kept is not None:
                 raise NotDone("Nothing was deleted", known=kept, change="look again")
             # Deleting what isn't there is fine, but not for an identity that may delete nothing: then own nothing either.
@@ -172,10 +176,30 @@ class ExperimentSearch:
         return deed
 
 
+def _read_others(every: Discovered) -> _Others:
+    known: list[_Read] = []
+    damaged: list[tuple[str, RayTrainError]] = []
+    for found in every.experiments:
+        try:
+            if found.error is not None or found.owner is None:
+                raise found.error or NotDone("Its owner is not known")
+            known.append(_Read(found, found.owner, read_experiment(found.records)))
+        except RayTrainError as error:
+            damaged.append((found.uri, error))
+    unread = None if every.is_whole else "a folder deeper than --depth was not looked at"
+    if damaged:
+        unread = "another experiment below this path can't be read"
+    try:
+        nexts = _next_parents(every, known)
+    except RayTrainError as error:
+        nexts, unread = frozenset(), f"the runs of a task can't be read ({error})"
+    return _Others(known, nexts, damaged, unread)
+
+
 def _why_kept(one: _Read, others: _Others) -> str | None:
     """Why somebody may need it although it is over, or None."""
     uri = one.found.uri
-    child = next((other for other in others.known if other is not one and _began_from(other, uri)), None)
+    child = next((other for other in others.known if other.found.uri != uri and _began_from(other, uri)), None)
     if child is not None:
         return f"{child.found.uri} began from it (warm start)"
     if others.unread is not None:

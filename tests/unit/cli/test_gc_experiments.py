@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from airflow_provider.cli import gc_experiments
 from airflow_provider.cli.airflow_side import TaskInAirflow
-from airflow_provider.cli.discovery import find_experiments
+from airflow_provider.cli.discovery import Discovered, find_experiments
 from airflow_provider.cli.exit_codes import OK, PROBLEM
 from airflow_provider.core import layout
 from airflow_provider.core.decision import JobUnknown
@@ -55,6 +56,10 @@ def note(root: Path, path: Path, *, run_after: datetime) -> None:
 def parent(path: Path) -> WarmStartRecord:
     uri = f"{path}/g000001/attempts/000001/checkpoint_a"
     return WarmStartRecord(parent=ParentCheckpoint(uri=uri), reason="previous run")
+
+
+def looked(root: Path) -> Callable[[], Discovered]:
+    return lambda: find_experiments(str(root), aws_conn_id=None, depth=5)
 
 
 @pytest.fixture
@@ -247,12 +252,33 @@ def test_a_task_that_was_cleared_since_the_look_keeps_its_experiment(root: Path)
     def read(key: TaskInstanceKey) -> TaskInAirflow | None:
         return TaskInAirflow("queued", 1, 3, "running", 1, "i1") if key.run_id in cleared else None
 
-    search = gc_experiments.ExperimentSearch(86_400.0, lambda _: JobUnknown(None), read)
-    (found,) = (i for i in search.find(find_experiments(str(root), aws_conn_id=None, depth=5)) if i.deed is not None)
+    search = gc_experiments.ExperimentSearch(86_400.0, lambda _: JobUnknown(None), looked(root), read)
+    (found,) = (i for i in search.find() if i.deed is not None)
     before = files(old)
     cleared.add("old")
     assert "its task is queued" in (found.carried_out().failed or "")
     assert files(old) == before
+
+
+def test_an_experiment_from_which_a_training_began_since_the_look_is_kept(root: Path) -> None:
+    """By its address, as a task with an explicit `warm_start` names it; the look around holds for a minute."""
+    old, second = experiment(root, "old", days=90), experiment(root, "second", days=80)
+    experiment(root, "newest", days=1)
+    seconds = [0.0]
+    search = gc_experiments.ExperimentSearch(
+        86_400.0, lambda _: JobUnknown(None), looked(root), lambda _: None, clock=lambda: seconds[0]
+    )
+    first, then = (i for i in search.find() if i.deed is not None)
+    assert [Path(i.name).name for i in (first, then)] == ["old", "second"]
+    child = experiment(root, "child", days=0, accepted=None, warm_start=parent(old))
+    before = files(old)
+    seconds[0] = 60.0
+    failed = first.carried_out().failed or ""
+    assert "Nothing was deleted" in failed
+    assert f"{child} began from it" in failed
+    assert files(old) == before
+    assert "deleted" in (then.carried_out().done or "")
+    assert files(second) == {}
 
 
 def test_a_try_that_comes_while_it_is_deleted_finds_its_claims(
