@@ -68,7 +68,7 @@ def _check_task(sensor: RayTrainSensor, limit: timedelta) -> None:
     if sensor.execution_timeout is not None and sensor.execution_timeout < limit + BACKSTOP:
         raise InvalidConfig(
             "execution_timeout is not for a start from the trigger",
-            known=f"Airflow would end the wait with it and no word of ours; it is less than timeout and {BACKSTOP}",
+            known=f"it is less than timeout and {BACKSTOP}, and would end the wait {BACKSTOP} before it has passed",
             change="use timeout= alone",
         )
 
