@@ -103,7 +103,7 @@ chaos: setup  ## Faults at every point of a training, on real services (CHAOS_RU
 	$(BIN)/python -m tests.chaos --seed $(SEED) $(if $(CHAOS_RUNS),--runs $(CHAOS_RUNS)) $(if $(ONLY),--only "$(ONLY)") $(if $(RESULTS),--results "$(RESULTS)")
 
 stops: setup  ## Kill, clear, time-out and eviction, every row, on the real stack
-	$(BIN)/python -m pytest tests/e2e/test_stops.py tests/e2e/test_lost_processes.py $(ARGS)
+	$(BIN)/python -m pytest tests/e2e/test_stops.py tests/e2e/test_lost_processes.py tests/e2e/test_clears.py $(ARGS)
 
 stack: setup  ## Keep Airflow, Ray and S3 up to try a DAG of your own (DAGS=folder)
 	@$(BIN)/python -m tests.stack $(if $(DAGS),--dags $(DAGS))

@@ -1,7 +1,7 @@
 """Airflow loses processes, replaces them and believes stale news: what becomes of a training. Each row on real processes.
 
 Slow: whole services stop, freeze and start again. `make stops` runs it. What `make test` shows of the same kind is in
-tests/e2e/test_operator.py, tests/e2e/test_scenarios_airflow.py, tests/e2e/test_stops.py and tests/e2e/test_chaos.py.
+tests/e2e/test_operator.py, tests/e2e/test_scenarios_airflow.py, tests/e2e/test_stops.py and tests/e2e/test_chaos.py; other clears in test_clears.py.
 """
 
 from __future__ import annotations

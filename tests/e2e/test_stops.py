@@ -1,7 +1,7 @@
 """What a clear and a time-out do to a training, deferred and in a worker, on real processes.
 
 The trainings idle behind a gate, so that no time goes into training; a DAG run with a time-out waits beside the others.
-`make stops` runs all of it, with tests/e2e/test_lost_processes.py.
+`make stops` runs all of it, with tests/e2e/test_lost_processes.py and tests/e2e/test_clears.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -40,6 +40,21 @@ with dag("idle_blocking"):
 with dag("idle_pair"):
     RayTrainOperator(task_id="deferred", **COMMON)
     RayTrainOperator(task_id="blocking", deferrable=False, **COMMON)
+
+with dag("idle_mapped"):
+    UNMAPPED = {name: value for name, value in COMMON.items() if name != "train_loop_config"}
+    RayTrainOperator.partial(task_id="train", **UNMAPPED).expand(train_loop_config=[COMMON["train_loop_config"]] * 2)
+
+# Has a schedule, since a backfill needs one; the time for it is over, so that only tests start it.
+with DAG(
+    "idle_daily",
+    schedule="@daily",
+    start_date=datetime(2000, 1, 1, tzinfo=timezone.utc),
+    end_date=datetime(2000, 1, 2, tzinfo=timezone.utc),
+    catchup=False,
+    params={"gate": Param("/nowhere", type="string")},
+):
+    RayTrainOperator(task_id="train", **COMMON)
 
 with dag("idle_overdue"):
     RayTrainOperator(task_id="deferred", execution_timeout=timedelta(seconds=45), **COMMON)
