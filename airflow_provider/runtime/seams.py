@@ -58,7 +58,7 @@ def _context(folder: str) -> Any:
 
 
 def _check_run_config(folder: str) -> None:
-    import cloudpickle
+    from ray import cloudpickle
     from ray.train import RunConfig
 
     context = _context(folder)

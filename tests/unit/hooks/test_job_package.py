@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -35,6 +37,22 @@ def spec(*, attempt: int = 1, k: int = 1, train_version: TrainVersion = TrainVer
 def unzipped(package: Package) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(package.content)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_runtime_imports_only_what_ray_brings_to_a_cluster() -> None:
+    """`cloudpickle` came with scikit-learn here: where a cluster had only Ray, its absence passed for missing seams."""
+    ray_brings = {"ray", "pyarrow", "pydantic", "typing_extensions"}
+    for path, body in runtime_files().items():
+        for node in ast.walk(ast.parse(body)):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            else:
+                continue
+            for name in names:
+                top = name.partition(".")[0]
+                assert top in sys.stdlib_module_names | ray_brings | {"airflow_provider"}, f"{path} imports {name}"
 
 
 def test_the_runtime_travels_with_core_and_the_spec_and_nothing_else() -> None:
