@@ -170,8 +170,16 @@ def _newest_names(attempts: Sequence[AttemptRecords]) -> dict[int, frozenset[str
     newest: dict[int, frozenset[str]] = {}
     for attempt in attempts:
         if attempt.manifest is not None:
-            newest[attempt.claim.generation] = frozenset(attempt.manifest.names)
+            newest[attempt.claim.generation] = frozenset(attempt.manifest.names) | _held_back(attempt)
     return newest
+
+
+def _held_back(attempt: AttemptRecords) -> frozenset[str]:
+    """What a loop that began again would have replaced: its driver ended at that report, and retention deleted nothing."""
+    outcome = attempt.final_outcome
+    if outcome is None or outcome.fallen_metric is None or not outcome.fenced or outcome.latest_checkpoint is None:
+        return frozenset()
+    return frozenset({outcome.latest_checkpoint})
 
 
 def _try(owner: OwnerRecord, claimed: AttemptRef | None) -> LineageTry:

@@ -7,7 +7,7 @@ it found to `verify(...)`. So 10,000 checkpoints cost one folder listing, not 10
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider.core import layout
@@ -18,6 +18,7 @@ from airflow_provider.core.records import (
     CheckpointEntry,
     CheckpointFile,
     QuarantineRecord,
+    RestoredRecord,
     RestorePolicy,
     SkippedCheckpoint,
 )
@@ -34,6 +35,8 @@ class AttemptCheckpoints:
     recorded: tuple[CheckpointEntry, ...] = ()
     fallen_metric: str | None = None
     """Of its outcome."""
+    restored: RestoredRecord | None = None
+    """What its loop ignored, where that metric fell: kept in the store, though its own commit may have replaced it in the manifest."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,10 @@ def candidates(
         for _, record in newest_first:
             name, files = record.checkpoint, record.files or None
             found.setdefault(name, Candidate(name, record.metrics, None, files, is_retired=newest is not None))
+        ignored = attempt.restored
+        if ignored is not None and ignored.checkpoint is not None:
+            entry = ManifestEntry(ignored.checkpoint, ignored.metrics)
+            found.setdefault(entry.name, replace(_candidate(entry, attempt, expected, is_retired=True), listed_by=None))
     usable = [c for c in found.values() if c.name not in quarantine.banned]
     return _by_policy(usable, policy)
 
@@ -173,25 +180,46 @@ def _by_policy(usable: list[Candidate], policy: RestorePolicy) -> list[Candidate
 
 
 def began_again(attempts: Sequence[AttemptCheckpoints]) -> dict[str, str]:
-    """Why checkpoints of the newest manifest are not gone on from: their loop ignored what was restored.
+    """Why checkpoints of the newest attempt that has a manifest are not gone on from: their loop ignored what was restored.
 
     They are the newest by order and stand at the beginning: after a repair of the loop, a try that went on from them would
     have begun again in silence. Only a fall at a commit of the attempt's own counts: a restore of an older one is no fall.
     """
     newest = newest_manifest(attempts)
-    if newest is None or newest.manifest is None or newest.fallen_metric is None:
+    if newest is None or newest.fallen_metric is None:
         return {}
+    metric, values = newest.fallen_metric, _values(attempts, newest.fallen_metric)
     found: dict[str, str] = {}
-    before, why = None, ""
-    for entry in registration_order(newest.manifest):
-        value = finite(entry.metrics.get(newest.fallen_metric))
-        is_own = layout.is_of(newest.ref.attempt, entry.name) and layout.copied_from(entry.name) is None
-        if is_own and not why and value is not None and before is not None and value < before:
-            why = f"its loop began again: {newest.fallen_metric} fell from {before:g} to {value:g}"
-        if is_own and why:
-            found[entry.name] = why
-        before = value if value is not None else before
+    for name, parent in _own_commits(newest):
+        before, value = values.get(parent or ""), values.get(name)
+        if parent in found:
+            found[name] = found[parent]
+        elif before is not None and value is not None and value < before:
+            found[name] = f"its loop began again: {metric} fell from {before:g} to {value:g}"
+        elif before is not None and value is None:
+            values[name] = before
     return found
+
+
+def _values(attempts: Sequence[AttemptCheckpoints], metric: str) -> dict[str, float]:
+    """What each known checkpoint reports of a metric."""
+    known = [(e.name, e.metrics) for a in attempts if a.manifest for e in a.manifest.entries]
+    known += [(e.checkpoint, e.metrics) for a in attempts for e in a.recorded]
+    known += [(a.restored.checkpoint or "", a.restored.metrics) for a in attempts if a.restored]
+    return {name: value for name, metrics in known if (value := finite(metrics.get(metric))) is not None}
+
+
+def _own_commits(attempt: AttemptCheckpoints) -> list[tuple[str, str | None]]:
+    """An attempt's own checkpoints with what each was made from, oldest first: recorded ones, then what only Ray's list knows."""
+    listed = [e.name for e in registration_order(attempt.manifest)] if attempt.manifest else []
+    restored = attempt.restored.checkpoint if attempt.restored else None
+    parents = dict(zip(listed[1:], listed, strict=False)) | {
+        e.checkpoint: e.parent for e in attempt.recorded if e.parent
+    }
+    recorded = sorted(attempt.recorded, key=lambda e: (e.late, e.reported_at))
+    names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
+    own = [n for n in names if layout.is_of(attempt.ref.attempt, n) and layout.copied_from(n) is None]
+    return [(name, parents.get(name, restored)) for name in own]
 
 
 def verify(candidate: Candidate, found: Iterable[CheckpointFile]) -> Verdict:

@@ -2,7 +2,7 @@
 
 Ray writes its manifest and deletes by retention before any callback runs, so a check in a callback comes too late. Here
 it sits in the two filesystem calls that Ray makes from Python before anything else: `create_dir` before an upload and
-`delete_dir` in retention. Bulk copies stay native.
+`delete_dir` in retention. Bulk copies stay native. Deletions may also have to wait: see `held_deletions`.
 
 A training's own `checkpoint_upload_fn` is asked only while the claim is held, and is given a name in the attempt's folder.
 Known limitation: where it writes is its own business, as it is with NO_UPLOAD and with code that writes to the bucket itself.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
@@ -21,8 +21,10 @@ from ray.train.v2._internal.execution.storage import StorageContext
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, StorePermissionDenied, Superseded
+from airflow_provider.core.manifest import parse_manifest
 from airflow_provider.core.records import AttemptRef
 from airflow_provider.core.spec import StorageConfig
+from airflow_provider.runtime.held_deletions import is_held
 from airflow_provider.runtime.storage import s3_options, split_uri
 
 if TYPE_CHECKING:
@@ -81,21 +83,22 @@ class _FencedCalls:
 
     def delete_dir(self, path: str) -> None:
         """Delete a directory of this generation, if no newer claim exists."""
-        self.fence.check_deletable(path)
-        self.fence.check(self)
-        super().delete_dir(path)  # type: ignore[misc]
+        self._delete(path, partial(super().delete_dir, path))  # type: ignore[misc]
 
     def delete_dir_contents(self, path: str, **options: Any) -> None:
         """Empty a directory of this generation, if no newer claim exists."""
-        self.fence.check_deletable(path)
-        self.fence.check(self)
-        super().delete_dir_contents(path, **options)  # type: ignore[misc]
+        self._delete(path, partial(super().delete_dir_contents, path, **options))  # type: ignore[misc]
 
     def delete_file(self, path: str) -> None:
         """Delete a file of this generation, if no newer claim exists."""
+        self._delete(path, partial(super().delete_file, path))  # type: ignore[misc]
+
+    def _delete(self, path: str, deletion: Callable[[], object]) -> None:
         self.fence.check_deletable(path)
+        if is_held(self.fence, partial(self._delete, path, deletion)):
+            return
         self.fence.check(self)
-        super().delete_file(path)  # type: ignore[misc]
+        deletion()
 
 
 class FencedS3FileSystem(_FencedCalls, pafs.S3FileSystem):  # type: ignore[misc]  # pyarrow has no types
@@ -154,6 +157,15 @@ class AttemptStorageContext(StorageContext):  # type: ignore[misc]  # Ray's clas
     def checkpoint_manager_snapshot_path(self) -> str:
         """Each attempt has its own manifest: a superseded one overwrites nobody's."""
         return self.manifest_path
+
+    def restored_metrics(self) -> dict[str, Any] | None:
+        """Metrics of the checkpoint that a controller which starts now gives its workers; None where there is none."""
+        try:
+            with self.storage_filesystem.open_input_file(self.manifest_path) as file:
+                latest = parse_manifest(file.read(), key=self.manifest_path).latest
+        except FileNotFoundError:
+            return None
+        return latest.metrics if latest else None
 
     def persist_current_checkpoint(self, checkpoint: Checkpoint, checkpoint_dir_name: str) -> Checkpoint:
         """Upload below the attempt's folder: a name that is reported again by a later attempt mixes with nothing."""

@@ -35,11 +35,14 @@ from airflow_provider.runtime.events import (
     append_event,
 )
 from airflow_provider.runtime.exceptions import classify_exception
+from airflow_provider.runtime.held_deletions import RestoreWatch
 from airflow_provider.runtime.plain_metrics import to_plain
 from airflow_provider.runtime.warm_start import give_parent
 
 if TYPE_CHECKING:
     from ray.train import Checkpoint
+
+    from airflow_provider.runtime.fencing import AttemptStorageContext
 
 logger = logging.getLogger(__name__)
 
@@ -66,14 +69,23 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
     """Tells the driver what happens, and ends a fit that can't succeed. Pickled into the controller and the workers."""
 
     def __init__(
-        self, events_path: str, *, run_folder: str, failure_config: FailureConfig, parent: Checkpoint | None = None
+        self,
+        events_path: str,
+        *,
+        run_folder: str,
+        failure_config: FailureConfig,
+        parent: Checkpoint | None = None,
+        storage: AttemptStorageContext | None = None,
+        progress_metric: str | None = None,
     ) -> None:
         """`run_folder` is Ray's run directory on the filesystem: checkpoint names are relative to it.
 
-        `parent` is what `ray.train.get_checkpoint()` answers while the run has no checkpoint of its own.
+        `parent` is what `ray.train.get_checkpoint()` answers while the run has no checkpoint of its own. With `storage`, the
+        fenced one, retention waits for the proof of each restore.
         """
         self.events_path, self.run_folder, self.failure_config = events_path, run_folder, failure_config
-        self.parent = parent
+        self.parent, self.storage = parent, storage
+        self._watch = RestoreWatch(storage.storage_filesystem.fence, declared=progress_metric) if storage else None
         self._phase: Phase | None = None
         self._awaits_first_report = True
         self._num_commits = 0
@@ -86,6 +98,9 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
         """Tell the train run's id."""
         self._tell(lambda at: StartEvent(at=at, train_run_id=str(getattr(train_run_context, "run_id", ""))))
         self._enter(Phase.WAITING)
+        if self._watch is not None and self.storage is not None:
+            with _swallowed("start"):
+                self._watch.begin(self.storage.restored_metrics())
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         """Tell a new phase, and the failure behind it."""
@@ -106,10 +121,14 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
             if self._awaits_first_report:
                 self._awaits_first_report = False
                 self._tell(lambda at: ReportEvent(at=at, metrics=strict))
+                if self._watch is not None:
+                    self._watch.first_report(strict)
             if training_report.checkpoint is not None:
                 self._num_commits += 1
                 name = str(training_report.checkpoint.path).removeprefix(self.run_folder + "/")
                 self._tell(lambda at: CommitEvent(at=at, checkpoint=name, metrics=strict))
+                if self._watch is not None:
+                    self._watch.committed(strict)
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         """Note why a worker group failed; Ray shows the decision hook no error."""
@@ -120,6 +139,8 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
     def after_worker_group_start(self, worker_group: Any) -> None:
         """New workers: their first report proves what they restored."""
         self._awaits_first_report = True
+        if self._watch is not None:
+            self._watch.workers_started()
 
     def before_controller_execute_failure_decision(self, failure_decision: Any) -> None:
         """The veto: raising here ends the fit, since Ray gives a callback's error no retry."""

@@ -130,13 +130,15 @@ def _read_attempt(store: ExperimentStore, g: int, n: int, *, torn: list[RecordUn
     plain = [] if is_fenced else [f for f in store.folders(layout.generation(g)) if f not in ("attempts", "quarantine")]
     ref = AttemptRef(generation=g, attempt=n)
     outcome = store.read_record(OutcomeRecord, layout.outcome(g, n))
+    fallen = outcome.fallen_metric if outcome else None
     return EarlierAttempt(
         ref=ref,
         checkpoints=AttemptCheckpoints(
             ref=ref,
             manifest=None if body is None else parse_manifest(body, key=key),
             recorded=tuple(_recorded(store, g, n, torn=torn)),
-            fallen_metric=outcome.fallen_metric if outcome else None,
+            fallen_metric=fallen,
+            restored=restored if fallen else None,
         ),
         outcome=outcome,
         folders=(*own, *plain),
@@ -205,6 +207,8 @@ def _names(attempt: AttemptCheckpoints) -> Iterable[str]:
     if attempt.manifest is not None:
         yield from attempt.manifest.names
     yield from (entry.checkpoint for entry in attempt.recorded)
+    if attempt.restored is not None and attempt.restored.checkpoint is not None:
+        yield attempt.restored.checkpoint
 
 
 def _deeper(store: ExperimentStore, generation: int, names: set[str]) -> set[str]:

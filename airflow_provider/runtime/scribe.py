@@ -222,10 +222,11 @@ class Scribe:
 
     def _take_new(self) -> None:
         events = self.events.read_new()
+        # Before they are judged: a fatal finding ends the process, and what was read by then is recorded.
+        self.recorder.take(events)
         for event in events:
             self.progress = self.progress.after(event)
             self._note(event)
-        self.recorder.take(events)
         while self._entered:
             self.recorder.note_phase(*self._entered.popleft())
 

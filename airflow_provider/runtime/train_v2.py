@@ -27,10 +27,12 @@ def build_run_config(spec: JobSpec, *, events_path: str, is_fenced: bool) -> ray
     """
     name = layout.generation(spec.ref.generation)
     _, root = split_uri(spec.experiment_uri)
+    storage = None
     if is_fenced:
         from airflow_provider.runtime.fencing import AttemptStorageContext, fenced_filesystem
 
         filesystem = fenced_filesystem(spec.experiment_uri, spec.storage, ref=spec.ref)
+        storage = AttemptStorageContext(filesystem)
     else:
         filesystem = open_store(spec.experiment_uri, spec.storage).filesystem
     parent = parent_checkpoint(spec, filesystem=filesystem)
@@ -39,8 +41,16 @@ def build_run_config(spec: JobSpec, *, events_path: str, is_fenced: bool) -> ray
     try:
         from airflow_provider.runtime.reporting import ControllerEvents
 
-        run_folder, failure = f"{root}/{name}", spec.training.failure
-        callbacks = [ControllerEvents(events_path, run_folder=run_folder, failure_config=failure, parent=parent)]
+        callbacks = [
+            ControllerEvents(
+                events_path,
+                run_folder=f"{root}/{name}",
+                failure_config=spec.training.failure,
+                parent=parent,
+                storage=storage,
+                progress_metric=spec.training.progress_metric,
+            )
+        ]
     except ImportError as error:
         if parent is not None:
             raise no_way_to_give_parent(str(error)) from error
@@ -54,9 +64,9 @@ def build_run_config(spec: JobSpec, *, events_path: str, is_fenced: bool) -> ray
         checkpoint_config=checkpoint_config(spec.training.checkpoint),
         callbacks=callbacks,
     )
-    if is_fenced:
+    if storage is not None:
         # A cached property: what lies in __dict__ is what Ray's controller and workers get.
-        config.__dict__["storage_context"] = AttemptStorageContext(filesystem)
+        config.__dict__["storage_context"] = storage
     return config
 
 

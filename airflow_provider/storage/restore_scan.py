@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider.core import layout
@@ -51,7 +52,7 @@ def scan_restore_point(
     if ref.attempt == 1:
         return None
     try:
-        attempts = _attempts(records, ref, newest)
+        attempts = _attempts(records, ref, newest, warn=warn)
     except RecordUnreadable as error:
         raise _naming_checkpoints(records, error) from error
     quarantine = quarantine_for(ref.attempt, records.quarantined(ref.generation).values())
@@ -130,7 +131,9 @@ def read_manifest(
     return parse_manifest(stored.body, key=key) if stored is not None else None
 
 
-def _attempts(records: ExperimentRecords, ref: AttemptRef, newest: AttemptRecords | None) -> list[AttemptCheckpoints]:
+def _attempts(
+    records: ExperimentRecords, ref: AttemptRef, newest: AttemptRecords | None, *, warn: Warn
+) -> list[AttemptCheckpoints]:
     """Older attempts, newest first, down to the first one with a manifest: it lists what the older ones committed.
 
     Without any manifest all attempts are read, with their records.
@@ -142,15 +145,24 @@ def _attempts(records: ExperimentRecords, ref: AttemptRef, newest: AttemptRecord
         if manifest is not None:
             is_known = newest is not None and newest.ref == older
             outcome = newest.outcome if newest is not None and is_known else records.outcome(older)
-            fallen = outcome.fallen_metric if outcome is not None else None
-            return [*found, AttemptCheckpoints(ref=older, manifest=manifest, fallen_metric=fallen)]
+            listing = AttemptCheckpoints(ref=older, manifest=manifest)
+            if outcome is not None and outcome.fallen_metric is not None:
+                listing = _began_again(records, listing, outcome.fallen_metric, warn=warn)
+            return [*found, listing]
         found.append(AttemptCheckpoints(ref=older))
-    return [
-        AttemptCheckpoints(
-            ref=a.ref, recorded=tuple(e for s in records.segments(a.ref).values() for e in s.checkpoints)
-        )
-        for a in found
-    ]
+    return [replace(a, recorded=_recorded(records, a.ref)) for a in found]
+
+
+def _began_again(
+    records: ExperimentRecords, attempt: AttemptCheckpoints, fallen: str, *, warn: Warn
+) -> AttemptCheckpoints:
+    """With what the loop ignored, which the manifest may no longer list: its own commits of before, and what it restored."""
+    recorded = _recorded(records, attempt.ref, warn=warn)
+    return replace(attempt, fallen_metric=fallen, recorded=recorded, restored=records.restored(attempt.ref))
+
+
+def _recorded(records: ExperimentRecords, ref: AttemptRef, *, warn: Warn | None = None) -> tuple[CheckpointEntry, ...]:
+    return tuple(e for segment in records.segments(ref, warn=warn).values() for e in segment.checkpoints)
 
 
 def _files(records: ExperimentRecords, generation: int, name: str) -> Iterator[CheckpointFile]:

@@ -38,6 +38,8 @@ class FakeRay:
     events_path: str
     fits: list[Fit]
     is_fenced: bool = True
+    num_to_keep: int | None = None
+    """What its manifest lists; files stay, as those do that the loop's fall keeps in the store."""
     starts: list[str | None] = field(default_factory=list)
     parents: list[str | None] = field(default_factory=list)
     """What a warm start gave the workers at each fit."""
@@ -67,7 +69,7 @@ class FakeRay:
         self.store.write(f"g000001/{name}/w", b"1")
         before = parse_manifest(self.store.read(self.manifest_key) or b"", key="m")
         entry = ManifestEntry(name, {"epoch": epoch})
-        entries = (*before.entries, entry)
+        entries = (*before.entries, entry)[-(self.num_to_keep or 0) :]
         body = Manifest(entries, entry, tuple(range(len(entries)))).body(ray_version="2.60.0")
         self.store.write(self.manifest_key, body)
         append_event(self.events_path, CommitEvent(at=AT, checkpoint=name, metrics={"epoch": epoch}))

@@ -10,7 +10,7 @@ import torch
 
 from airflow_provider.core import layout
 from airflow_provider.core.job import TrainingKind, TrainingSpec
-from airflow_provider.core.spec import FailureConfig
+from airflow_provider.core.spec import CheckpointConfig, FailureConfig
 from tests.support.job_package import Experiment
 from tests.support.runtime_case import (
     EPOCHS,
@@ -19,7 +19,6 @@ from tests.support.runtime_case import (
     kill,
     loop,
     weights,
-    when_committed,
 )
 
 # Longer than one test's usual minute: each job costs Ray's start-up, and a shared machine may be busy.
@@ -93,17 +92,36 @@ def published(experiment: Experiment) -> list[str]:
     return [e["checkpoint_dir_name"] for e in json.loads(body)["checkpoint_results"]] if body else []
 
 
-def test_loop_that_ignores_the_checkpoint_fails(experiment: Experiment) -> None:
-    """G8: a restore is proven, or the run fails at its first report."""
-    first = experiment.start(loop(epochs=500, num_workers=1), 1)
-    when_committed(experiment, first, 1, 3)
+def newest_epoch(experiment: Experiment, n: int) -> int:
+    """Of the newest checkpoint in an attempt's manifest; -1 for none."""
+    latest = json.loads(experiment.read(layout.manifest(1, n)) or b"{}").get("latest_checkpoint_result")
+    return int(latest["metrics"]["epoch"]) if latest else -1
+
+
+def test_loop_that_ignores_the_checkpoint_fails(experiment: Experiment, healthy: Experiment) -> None:
+    """G8: a restore is proven, or the run fails at its first report; G2: the one checkpoint that retention keeps is the good one."""
+    keeps_one = CheckpointConfig(num_to_keep=1)
+    first = experiment.start(loop(checkpoint=keeps_one), 1)
+    experiment.until(lambda: newest_epoch(experiment, 1) >= 2, job=first, what="3 commits")
     kill(drivers(experiment.ray))
     experiment.wait(first)
-    second = experiment.start(loop(ignore_checkpoint=True, num_workers=1), 2)
+    [good] = experiment.committed(1)
+    state = experiment.read(f"g000001/{good}/state.pt")
+    second = experiment.start(loop(ignore_checkpoint=True, checkpoint=keeps_one), 2)
     assert experiment.wait(second)["driver_exit_code"] == 1
     outcome = experiment.json(layout.outcome(1, 2))
     assert (outcome["restore_proven"], outcome["failure"]["kind"]) == ("no", "user")
     assert "began again" in outcome["failure"]["reason"]
+    assert good not in experiment.committed(2), "Ray's retention did drop it, so this test shows something"
+    assert experiment.read(f"g000001/{good}/state.pt") == state
+    third = experiment.start(loop(checkpoint=keeps_one), 3)
+    assert experiment.wait(third)["status"] == "SUCCEEDED", experiment.log(third)
+    restored = experiment.json(layout.restored(1, 3))
+    copy = layout.copy_name(3, good)
+    assert (restored["checkpoint"], len(restored["skipped"])) == (copy, 1)
+    assert experiment.json(layout.outcome(1, 3))["restore_proven"] == "yes"
+    assert_equal_weights(weights(experiment, 3), weights(healthy, 1))
+    assert experiment.read(f"g000001/{copy}/state.pt") is None, "retention goes on once the restore is proven"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,13 @@ import pytest
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import CheckpointFile, RestorePolicy, SkippedCheckpoint
+from airflow_provider.core.records import (
+    CheckpointEntry,
+    CheckpointFile,
+    RestoredRecord,
+    RestorePolicy,
+    SkippedCheckpoint,
+)
 from airflow_provider.core.restore import (
     AttemptCheckpoints,
     Candidate,
@@ -27,7 +33,7 @@ from airflow_provider.core.restore import (
     start_manifest,
     verify,
 )
-from tests.support.records import entry, file, manifest, ref
+from tests.support.records import NOW, entry, file, manifest, ref
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
 LATEST = RestorePolicy()
@@ -335,10 +341,20 @@ def test_from_the_start_the_manifest_is_empty() -> None:
 # --- a loop that began again --------------------------------------------------------------------------------------
 
 
-def began(*listed: tuple[str, Any], metric: str | None = "epoch") -> dict[str, str]:
+def began(
+    *listed: tuple[str, Any],
+    metric: str | None = "epoch",
+    recorded: tuple[CheckpointEntry, ...] = (),
+    restored: RestoredRecord | None = None,
+) -> dict[str, str]:
     """What attempt 2 of this manifest committed after it had begun again."""
     entries = tuple(ManifestEntry(name, {} if epoch is None else {"epoch": epoch}) for name, epoch in listed)
-    return began_again([replace(left(2, Manifest(entries, entries[-1])), fallen_metric=metric)])
+    second = left(2, Manifest(entries, entries[-1]), *recorded)
+    return began_again([replace(second, fallen_metric=metric, restored=restored)])
+
+
+def made(name: str, epoch: int, parent: str | None, **changes: Any) -> CheckpointEntry:
+    return CheckpointEntry(checkpoint=name, metrics={"epoch": epoch}, parent=parent, reported_at=NOW, **changes)
 
 
 A1, A2 = "attempts/000001", "attempts/000002"
@@ -366,3 +382,44 @@ def test_all_that_was_committed_behind_the_fall_began_again() -> None:
 )
 def test_what_went_on_from_where_it_was_restored_did_not_begin_again(listed: Any, metric: str | None) -> None:
     assert began(*listed, metric=metric) == {}
+
+
+def test_a_fall_is_seen_though_what_it_fell_from_is_listed_no_more() -> None:
+    """num_to_keep=1: the manifest lists the newest of the new beginning alone."""
+    good = RestoredRecord(checkpoint=f"{A1}/c4", reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    fell = "its loop began again: epoch fell from 4 to"
+    assert began((f"{A2}/c1", 1), restored=good) == {f"{A2}/c1": f"{fell} 1"}
+    recorded = (made(f"{A2}/c0", 0, f"{A1}/c4"), made(f"{A2}/c7", 7, f"{A2}/c0"))
+    assert began((f"{A2}/c7", 7), recorded=recorded, restored=good) == dict.fromkeys(
+        (f"{A2}/c0", f"{A2}/c7"), f"{fell} 0"
+    )
+    late = made(f"{A2}/c1", 1, None, late=True)
+    assert began((f"{A2}/c1", 1), recorded=(late,), restored=good) == {f"{A2}/c1": f"{fell} 1"}
+
+
+def test_what_was_committed_before_the_fall_did_not_begin_again() -> None:
+    """Nor did what went on from an older one, after the poison rule had set newer ones aside."""
+    good = RestoredRecord(checkpoint=f"{A1}/c4", reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    recorded = (
+        made(f"{A2}/c5", 5, f"{A1}/c4"),
+        made(f"{A2}/c6", 6, f"{A2}/c5"),
+        made(f"{A2}/c7", 7, f"{A2}/c6"),
+        made(f"{A2}/again6", 6, f"{A2}/c5"),
+        made(f"{A2}/c0", 0, f"{A2}/again6"),
+    )
+    assert list(began((f"{A2}/c0", 0), recorded=recorded, restored=good)) == [f"{A2}/c0"]
+
+
+def test_what_a_loop_ignored_ranks_behind_what_its_attempt_had_committed() -> None:
+    good = RestoredRecord(checkpoint=f"{A1}/c4", reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    second = replace(left(2, manifest(f"{A2}/c0"), made(f"{A2}/c5", 5, f"{A1}/c4")), restored=good)
+    first = left(1, manifest(f"{A1}/c9"), entry(f"{A1}/c4"))
+    found = rank(first, second)
+    assert [(c.name, c.is_retired) for c in found] == [
+        (f"{A2}/c0", False),
+        (f"{A2}/c5", True),
+        (f"{A1}/c4", True),
+        (f"{A1}/c9", True),
+    ]
+    assert found[2].metrics == {"epoch": 4}
+    assert found[2].expected == (file(),)

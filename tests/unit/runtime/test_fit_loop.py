@@ -155,6 +155,66 @@ def test_what_a_loop_committed_that_began_again_is_not_gone_on_from(world: World
     assert "epoch fell from 4 to 0" in quarantine(world, 1, attempt=2).reason
 
 
+@pytest.mark.parametrize("num_recorded", [0, 9], ids=["not recorded", "recorded"])
+def test_what_a_loop_ignored_is_gone_on_from_though_its_own_commits_replaced_it(
+    world: World, num_recorded: int
+) -> None:
+    """G8 with num_to_keep=1: no manifest of the newest attempt lists the good one, and none shows a fall."""
+    first, ray = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3, 4), max_refits=0)
+    ray.num_to_keep = 1
+    first.run()
+
+    def ignores(ray: FakeRay) -> None:
+        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
+        for epoch in (0, 1):
+            ray.commit(epoch)
+
+    second, ray = world.attempt(2, ignores)
+    ray.num_to_keep = 1
+    fatal: list[Failure] = []
+    second.scribe.on_fatal = fatal.append
+    second.run()
+    if not num_recorded:
+        for key in world.store.names("g000001/attempts/000002/records"):
+            world.store.filesystem.delete_file(world.store.path(f"g000001/attempts/000002/records/{key}"))
+    second.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+    third, ray = world.attempt(3, ends(5))
+    third.run()
+    good = "attempts/000001/checkpoint_4"
+    assert ray.starts == [layout.copy_name(3, good)], "a retired one is copied before it is used"
+    assert world.store.read(f"g000001/{ray.starts[0]}/w") == world.store.read(f"g000001/{good}/w")
+    assert "epoch fell from 4 to" in quarantine(world, 1, attempt=2).reason
+    restored = world.store.read_record(RestoredRecord, layout.restored(1, 3))
+    assert restored is not None
+    assert restored.metrics == {"epoch": 4}
+    fourth, ray = world.attempt(4, ends())
+    fourth.run()
+    assert ray.starts == ["attempts/000003/checkpoint_5"]
+
+
+def test_own_commits_before_the_fall_are_gone_on_from(world: World) -> None:
+    """Ray started the workers again inside the attempt, and they began again: what it had committed by then is good."""
+    first, ray = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3), max_refits=0)
+    first.run()
+
+    def ignores(ray: FakeRay) -> None:
+        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 4}))
+        for epoch in (4, 5):
+            ray.commit(epoch)
+        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
+        ray.commit(0)
+
+    second, ray = world.attempt(2, ignores)
+    ray.num_to_keep = 1
+    fatal: list[Failure] = []
+    second.scribe.on_fatal = fatal.append
+    second.run()
+    second.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+    third, ray = world.attempt(3, ends(6))
+    third.run()
+    assert ray.starts == [layout.copy_name(3, "attempts/000002/checkpoint_5")]
+
+
 def test_earlier_attempts_are_read_in_order(world: World) -> None:
     for n in (1, 2, 3):
         world.attempt(n, fails(FailureKind.USER, n))[0].run()

@@ -106,6 +106,27 @@ def test_what_a_loop_committed_that_began_again_is_passed_over_and_said(bucket: 
     assert bucket.scan(mode="explicit", checkpoint=again).candidate.name == again, "a person may wish it"
 
 
+def test_what_such_a_loop_replaced_in_its_manifest_is_found_all_the_same(bucket: Bucket) -> None:
+    """With num_to_keep=1 its manifest lists nothing but the beginning: no reason to refuse the try that follows."""
+    good, again = name(1, 4), name(2, 0)
+    bucket.put(again)
+    bucket.list_in(1, good, **{good: {"epoch": 4}})
+    bucket.list_in(2, again, **{again: {"epoch": 0}})
+    bucket.store.write("g000001/attempts/000002/outcome.json", outcome("failed", fallen_metric="epoch").body())
+    restored = RestoredRecord(checkpoint=good, reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    bucket.store.write("g000001/attempts/000002/restored.json", restored.body())
+    with pytest.raises(NoUsableCheckpoint):
+        bucket.scan()  # an attempt without the fence did delete it
+    bucket.put(good)
+    point = bucket.scan()
+    assert (point.candidate.name, point.candidate.metrics) == (good, {"epoch": 4})
+    assert [s.checkpoint for s in point.skipped] == [again]
+    own = name(2, 5)
+    bucket.put(own)
+    bucket.record(2, own)
+    assert bucket.scan().candidate.name == own, "committed before the workers were started again and began again"
+
+
 def test_on_corrupt_fail_refuses_to_roll_back(bucket: Bucket) -> None:
     bucket.put(name(1, 1))
     bucket.list_in(2, name(1, 1), name(2, 2))
