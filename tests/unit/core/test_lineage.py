@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,16 @@ def test_the_newest_manifest_says_what_is_kept() -> None:
         "000002/c5": "committed",
         "000002/c9": "uncommitted",
     }
+
+
+def test_what_a_loop_ignored_is_still_committed_though_its_own_commit_replaced_it() -> None:
+    """Retention deletes nothing at such a report; without the fence it did."""
+    fallen = outcome("failed", fallen_metric="epoch", latest_checkpoint=name(1, 3))
+    second = attempt_records(2, restored_from=name(1, 3), manifest=manifest(name(2, 0)), outcome=fallen)
+    expected = {"000001/c1": "pruned", "000001/c2": "pruned", "000001/c3": "committed", "000002/c0": "committed"}
+    assert states(project(facts(FIRST, second))) == expected
+    unfenced = replace(second, outcome=fallen.model_copy(update={"fenced": False}))
+    assert states(project(facts(FIRST, unfenced))) == expected | {"000001/c3": "pruned"}
 
 
 def test_generations_do_not_touch_each_other() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core import layout
@@ -16,6 +17,7 @@ from airflow_provider.runtime.driver import Driver
 from airflow_provider.runtime.ending import Ending
 from airflow_provider.runtime.events import CommitEvent, ReportEvent, append_event
 from airflow_provider.runtime.fit_loop import FitLoop
+from airflow_provider.runtime.held_deletions import RestoreWatch, is_held
 from airflow_provider.runtime.restoring import Resolved
 from airflow_provider.runtime.scribe import Scribe
 from airflow_provider.runtime.sigterm import SigtermWatch
@@ -96,19 +98,23 @@ class SteppedDriver(Driver):
 
 @dataclass
 class SteppedRay(FakeRay):
-    """A training that commits as Ray Train V2 does through our fence: ask, upload, manifest, event, ask, delete."""
+    """A training that commits as Ray Train V2 does through our fence: ask, upload, manifest, ask, delete or wait, event."""
 
     driver: DriverProcess = None  # type: ignore[assignment]
     entries: list[ManifestEntry] = field(default_factory=list)
     epoch: int = 0
     """That the loop does next."""
     has_reported: bool = False
+    watch: RestoreWatch = field(default_factory=lambda: RestoreWatch(object(), declared="epoch"))
 
     def fit(self, start: Resolved, *, fit: int) -> None:
         self.starts.append(start.checkpoint)
         self.entries = list(start.manifest.entries)
         restored = start.point.candidate
         self.epoch, self.has_reported = (int(restored.metrics["epoch"]) + 1 if restored else 0), False
+        self.watch = RestoreWatch(object(), declared="epoch")  # in a controller of its own
+        self.watch.begin(restored.metrics if restored else None)
+        self.watch.workers_started()
         scribe = self.driver.driver.scribe
         while scribe.afterthoughts and not self.driver.lags:
             scribe.afterthoughts.pop(0)()
@@ -140,16 +146,23 @@ class SteppedRay(FakeRay):
         self.driver.num_commits += 1
         self.store.write(self.manifest_key, manifest.body(ray_version="2.60.0"))
         self.entries = kept
+        for old in doomed:
+            self._delete(f"{generation}/{old.name}")
         at = self.driver.world.clocks.driver()
         if not self.has_reported:
             append_event(self.events_path, ReportEvent(at=at, metrics={"epoch": epoch}))
+            self.watch.first_report({"epoch": epoch})
         self.epoch, self.has_reported = epoch + 1, True
         append_event(self.events_path, CommitEvent(at=at, checkpoint=name, metrics={"epoch": epoch}))
+        self.watch.committed({"epoch": epoch})
         if not self.driver.lags:
             self.driver.driver.scribe.settle()
-        for old in doomed:
+
+    def _delete(self, folder: str) -> None:
+        """As the fenced filesystem does."""
+        if not is_held(self.watch.fence, partial(self._delete, folder)):
             self._ask()
-            self.store.delete_folder(f"{generation}/{old.name}")  # type: ignore[attr-defined]
+            self.store.delete_folder(folder)  # type: ignore[attr-defined]
 
     def _ask(self) -> None:
         """As `Fence.check` does in create_dir and delete_dir, which needs Ray to be installed."""

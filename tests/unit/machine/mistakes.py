@@ -19,7 +19,7 @@ from airflow_provider.operators.training_try import TrainingTry
 from airflow_provider.runtime import fit_loop, restoring, scribe
 from airflow_provider.triggers import ray_train as trigger_module
 from tests.support.experiment import NOW
-from tests.unit.machine import stages
+from tests.unit.machine import drivers, stages
 from tests.unit.machine.world import World
 
 
@@ -138,6 +138,10 @@ def restores_are_not_proven(world: World) -> None:
     world.patches.setattr(scribe, "prove_restore", lambda *_, **__: proof)
 
 
+def retention_does_not_wait(world: World) -> None:
+    world.patches.setattr(drivers, "is_held", lambda *_: False)
+
+
 MISTAKES = [
     Mistake("stop without owner check", stop_without_owner_check, "G4", stages.training, ("airflow", "people")),
     Mistake(
@@ -149,5 +153,6 @@ MISTAKES = [
     Mistake("attaching extends the deadline", attaching_extends_the_deadline, "G10", stages.training, ("people",)),
     Mistake("user errors are retried", user_errors_are_retried, "G6", stages.training, ("airflow",)),
     Mistake("restores are not proven", restores_are_not_proven, "G8", stages.going_on),
+    Mistake("retention does not wait for the proof", retention_does_not_wait, "G8 .* deletes", stages.going_on),
     Mistake("secrets are repeated", secrets_are_repeated, "G11", stages.training, ("airflow",)),
 ]

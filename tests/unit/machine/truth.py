@@ -227,7 +227,7 @@ class Truth:
         return attempt.writer not in (None, driver) and process.seen.get("looked", 0) < attempt.written_at
 
     def deleted(self, process: Process | None, key: str) -> None:
-        """G12: nothing that a newer attempt restored or lists."""
+        """G12: nothing that a newer attempt restored or lists. G8: nothing good by a loop that began again."""
         generation = layout.parse_generation(key)
         name = key.partition("/")[2].rpartition("/")[0]
         found = self.checkpoints.get((generation or 0, name))
@@ -235,6 +235,8 @@ class Truth:
             return
         self.now += 1
         found.is_deleted = True
+        if process.about.began_again and found.is_good:
+            self.broken(f"G8 {process.name} deletes {name} although its loop began again")
         rank = process.about.spec.ref.rank
         for attempt in self.attempts.values():
             body = self.world.bucket.body(layout.manifest(*attempt.rank))
