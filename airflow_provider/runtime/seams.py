@@ -144,7 +144,12 @@ class _SpyFence:
 
 
 def _check_callbacks(folder: str) -> None:
-    from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerCallback
+    from ray.train.v2._internal.execution.callback import (
+        ControllerCallback,
+        ReportCallback,
+        WorkerCallback,
+        WorkerGroupCallback,
+    )
     from ray.train.v2._internal.execution.controller.state import TrainControllerState, TrainControllerStateType
 
     del folder
@@ -155,6 +160,7 @@ def _check_callbacks(folder: str) -> None:
             "before_controller_execute_failure_decision",
         ),
         ReportCallback: ("after_report",),
+        WorkerGroupCallback: ("after_worker_group_start", "after_worker_group_poll_status"),
         WorkerCallback: ("after_init_train_context",),
     }
     for cls, names in hooks.items():
