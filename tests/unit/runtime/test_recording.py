@@ -16,7 +16,7 @@ from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.phases import MAX_PHASES
 from airflow_provider.core.records import AttemptRef, Phase, RecordSegment
 from airflow_provider.runtime import recorder as recording
-from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent, append_event
+from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent, ReportEvent, append_event
 from airflow_provider.runtime.progress import Progress
 from airflow_provider.runtime.recorder import Recorder, complete_quietly
 from airflow_provider.runtime.scribe import Scribe
@@ -277,6 +277,29 @@ def test_nodes_that_the_cluster_does_not_have_are_told_once_for_each_wait(
             if thread.name == "scribe-wait":
                 thread.join(10)
     assert capsys.readouterr().out.splitlines() == ["[ray-train] WARNING: it has no GPU"] * 2
+
+
+def test_what_was_read_with_a_fatal_report_is_recorded_before_the_process_ends(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
+    """Report and commit come in one breath; what that commit descends from tells the next attempt that it is a beginning."""
+    training = TrainingSpec(kind=TrainingKind.TRAIN_LOOP, target="m:f", progress_metric="epoch")
+    spec = JobSpec(experiment_uri=str(tmp_path), ref=REF, k=1, submission_id="s", training=training)
+    events = str(tmp_path / "events.jsonl")
+    scribe = Scribe(store, spec, run_uid="u", events_path=events)
+
+    def ends(failure: Failure) -> None:
+        scribe.settle()
+        raise SystemExit(failure.reason)
+
+    scribe.on_fatal = ends
+    scribe.begin_fit(parent="attempts/000009/c4", metrics={"epoch": 4})
+    append_event(events, ReportEvent(at=AT, metrics={"epoch": 0}))
+    append_event(events, commit(store, 0))
+    with pytest.raises(SystemExit, match="epoch fell from 4"):
+        scribe.settle()
+    (segment,) = segments(store).values()
+    assert [(c.checkpoint, c.parent) for c in segment.checkpoints] == [(name(0), "attempts/000009/c4")]
 
 
 def test_a_progress_metric_that_is_not_reported_is_said_once(
