@@ -102,8 +102,12 @@ def is_of(n: int, name: str) -> bool:
 
 
 def copy_name(n: int, original: str) -> str:
-    """Name of the copy that attempt `n` restores instead of a retired checkpoint. It lies in its folder, but it is no commit of its own."""
-    return f"attempts/{n:06d}/{_COPY}{original.replace('/', '~')}"
+    """Name of the copy that attempt `n` restores instead of a retired checkpoint. It lies in its folder, but it is no commit of its own.
+
+    A copy of a copy names the commit that both were made of.
+    """
+    commit = copied_from(original) or original
+    return f"attempts/{n:06d}/{_COPY}{commit.replace('/', '~')}"
 
 
 def copied_from(name: str) -> str | None:

@@ -192,6 +192,31 @@ def test_what_a_loop_ignored_is_gone_on_from_though_its_own_commits_replaced_it(
     assert ray.starts == ["attempts/000003/checkpoint_5"]
 
 
+def test_a_loop_that_begins_again_in_try_after_try_loses_nothing(world: World) -> None:
+    """Each sets the beginning of the one before aside, restores a copy, and leaves it to the next."""
+    first, ray = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 4), max_refits=0)
+    ray.num_to_keep = 1
+    first.run()
+    good = "attempts/000001/checkpoint_4"
+
+    def ignores(ray: FakeRay) -> None:
+        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
+        ray.commit(0)
+
+    for n in (2, 3, 4):
+        attempt, ray = world.attempt(n, ignores)
+        ray.num_to_keep = 1
+        fatal: list[Failure] = []
+        attempt.scribe.on_fatal = fatal.append
+        attempt.run()
+        attempt.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+        assert ray.starts == [good if n == 2 else layout.copy_name(n, good)]
+    last, ray = world.attempt(5, ends(5))
+    last.run()
+    assert ray.starts == [layout.copy_name(5, good)]
+    assert world.store.exists(f"g000001/{ray.starts[0]}/w")
+
+
 def test_own_commits_before_the_fall_are_gone_on_from(world: World) -> None:
     """Ray started the workers again inside the attempt, and they began again: what it had committed by then is good."""
     first, ray = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3), max_refits=0)
