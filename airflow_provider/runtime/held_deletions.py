@@ -3,7 +3,7 @@
 Ray deletes by `num_to_keep` as it commits a report, before any callback sees that report. With the first report of a loop
 that ignored its checkpoint it would delete what the next attempt needs. So in the controller's process every deletion is held
 back from each start of workers to their first report, and then carried out, or never: not only that of the restored
-checkpoint, since a loop that began again proves nothing better of the others.
+checkpoint, since with more to keep, or with a score, such a report pushes out others.
 
 Known limitation: a controller that dies between the two leaves what was held back. No manifest lists it as the newest; it is
 neither restored unasked nor deleted.
