@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
+from airflow_provider.core.driver_marks import driver_marks
 from airflow_provider.core.goodput import Cause, TimeSpent, goodput, goodput_sentence, in_words
+from airflow_provider.core.lineage import ExperimentFacts
 from airflow_provider.plugin.view.facts import Seen
 
 _MEANING = {
@@ -46,7 +49,22 @@ def build_goodput(seen: Seen) -> GoodputView | None:
     """None where there are no records to tell, or no time has passed."""
     if seen.facts is None or not seen.facts.attempts:
         return None
-    return goodput_view(goodput(seen.facts, now=seen.as_of).total)
+    return goodput_view(goodput(seen.facts, now=_up_to(seen, seen.facts)).total)
+
+
+def _up_to(seen: Seen, facts: ExperimentFacts) -> datetime:
+    """`as_of`, but never before what a driver is known to have done.
+
+    Times after "now" count as those of a clock that is ahead, and all of the driver's would be moved: what it waited for before
+    would shrink by up to 15 s, and stay so where the training has ended, for its page is made once.
+    """
+    newest = facts.attempts[-1]
+    open_ones = [a for a in facts.attempts[:-1] if a.outcome is None]
+    marks = [
+        driver_marks(a, not_before=a.claim.created_at, not_after=max(seen.read_at, a.claim.created_at))
+        for a in (*open_ones, newest)
+    ]
+    return max([seen.as_of, *(m.last_sign for m in marks if m.last_sign is not None)])
 
 
 def goodput_view(spent: TimeSpent) -> GoodputView | None:
