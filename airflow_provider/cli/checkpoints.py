@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -37,50 +37,79 @@ class Chosen:
     generation: int
     name: str
     """Relative to the generation's folder."""
+    copies: tuple[str, ...] = ()
+    """The same checkpoint under its other names: what it was copied from, and copies that later attempts restored."""
 
     @property
     def full(self) -> str:
         """As the lineage names it."""
         return f"{layout.generation(self.generation)}/{self.name}"
 
-    @property
-    def attempt(self) -> int:
-        """The attempt whose folder holds it, else the newest of its generation."""
-        parsed = layout.parse_attempt(f"{self.full}/")
+    def attempt_of(self, name: str) -> int:
+        """The attempt whose folder holds a checkpoint, else the newest of its generation."""
+        parsed = layout.parse_attempt(f"{layout.generation(self.generation)}/{name}/")
         newest = max((a.claim.attempt for a in self.facts.attempts if a.claim.generation == self.generation), default=1)
         return parsed[1] if parsed else newest
 
+    def found(self) -> dict[str, Stored[QuarantineRecord] | None]:
+        """The quarantine record under each of its names, the chosen one first."""
+        return {name: self.records.quarantine(self.generation, name) for name in (self.name, *self.copies)}
+
+    def set(self, record: QuarantineRecord, before: Stored[QuarantineRecord] | None) -> None:
+        """Write a record over the one that was found. Raises WriteConflict."""
+        self.records.set_quarantine(self.generation, record=record, etag=before.etag if before else None)
+
 
 def quarantine_checkpoint(args: Namespace) -> Answer:
-    """Write a quarantine record. Undone by `release`."""
+    """Write a quarantine record for the checkpoint and each copy of it. Undone by `release`."""
     chosen = _choose(args)
-    record = QuarantineRecord(
-        checkpoint=chosen.name,
-        reason=f"by {user()}: {args.reason}",
-        attempt=chosen.attempt,
-        created_at=datetime.now(timezone.utc),
+    found = chosen.found()
+    free = {name: before for name, before in found.items() if before is None or not _is_set_aside(before.record)}
+    first = found[chosen.name]
+    if not free and first is not None:
+        return _answer(chosen, first.record, "is in quarantine already; nothing was changed", is_changed=False)
+    for name, before in free.items():
+        _check_not_in_use(chosen, name, before)
+    for name, before in free.items():
+        chosen.set(_record(chosen, name, args.reason), before)
+    record = (
+        first.record if first is not None and chosen.name not in free else _record(chosen, chosen.name, args.reason)
     )
-    before = chosen.records.quarantine(chosen.generation, chosen.name)
-    if before is not None and before.record.released_by is None and not before.record.is_suspicion:
-        return _answer(chosen, before.record, "is in quarantine already; nothing was changed", is_changed=False)
-    _check_not_in_use(chosen, before)
-    chosen.records.set_quarantine(chosen.generation, record=record, etag=before.etag if before else None)
     return _answer(chosen, record, "is in quarantine: no restore takes it until it is released", is_changed=True)
 
 
+def _record(chosen: Chosen, name: str, reason: str) -> QuarantineRecord:
+    return QuarantineRecord(
+        checkpoint=name,
+        reason=f"by {user()}: {reason}",
+        attempt=chosen.attempt_of(name),
+        created_at=datetime.now(timezone.utc),
+    )
+
+
+def _is_set_aside(record: QuarantineRecord) -> bool:
+    return record.released_by is None and not record.is_suspicion
+
+
 def release_checkpoint(args: Namespace) -> Answer:
-    """Mark the quarantine record as released; its reason stays."""
+    """Mark the quarantine records of the checkpoint and its copies as released; their reasons stay."""
     chosen = _choose(args)
-    before = chosen.records.quarantine(chosen.generation, chosen.name)
-    if before is None:
+    known = {name: before for name, before in chosen.found().items() if before is not None}
+    if not known:
         raise NotFound(f"{chosen.full} is not in quarantine", change="`airflow ray-train lineage` shows what is")
-    if before.record.released_by is not None:
-        return _answer(chosen, before.record, "was released before; nothing was changed", is_changed=False)
-    _check_not_in_use(chosen, before)
     # Not a mere copy: what a person types is checked and cut as in any other record.
-    record = QuarantineRecord(**dict(before.record) | {"released_by": f"{user()}: {args.reason}"})
-    chosen.records.set_quarantine(chosen.generation, record=record, etag=before.etag)
-    return _answer(chosen, record, "is released: a restore may take it again", is_changed=True)
+    released = {
+        name: QuarantineRecord(**dict(before.record) | {"released_by": f"{user()}: {args.reason}"})
+        for name, before in known.items()
+        if before.record.released_by is None
+    }
+    for name in released:
+        _check_not_in_use(chosen, name, known[name])
+    for name, record in released.items():
+        chosen.set(record, known[name])
+    shown = next(iter(released.values()), next(iter(known.values())).record)
+    said = "is released: a restore may take it again" if released else "was released before; nothing was changed"
+    return _answer(chosen, shown, said, is_changed=bool(released))
 
 
 def user() -> str:
@@ -119,7 +148,15 @@ def _choose(args: Namespace) -> Chosen:
             known=why,
             change="copy a name from `airflow ray-train lineage --all`",
         )
-    return chosen
+    return replace(chosen, copies=_copies(chosen, known))
+
+
+def _copies(chosen: Chosen, known: Iterable[str]) -> tuple[str, ...]:
+    """Same files under another name, so a person's word is about them too."""
+    folder = f"{layout.generation(chosen.generation)}/"
+    original = layout.copied_from(chosen.name) or chosen.name
+    names = (full.removeprefix(folder) for full in known if full.startswith(folder))
+    return tuple(name for name in names if name != chosen.name and (layout.copied_from(name) or name) == original)
 
 
 def _named(text: str, known: Iterable[str]) -> tuple[int, str]:
@@ -136,7 +173,7 @@ def _named(text: str, known: Iterable[str]) -> tuple[int, str]:
     return layout.parse_generation(text) or 0, text.partition("/")[2]
 
 
-def _check_not_in_use(chosen: Chosen, before: Stored[QuarantineRecord] | None) -> None:
+def _check_not_in_use(chosen: Chosen, name: str, before: Stored[QuarantineRecord] | None) -> None:
     """A suspicion of the running attempt is its driver's: what it finds out would overwrite ours."""
     if before is None or not before.record.is_suspicion or before.record.released_by is not None:
         return
@@ -144,7 +181,7 @@ def _check_not_in_use(chosen: Chosen, before: Stored[QuarantineRecord] | None) -
     ref = AttemptRef(generation=chosen.generation, attempt=max(1, before.record.attempt))
     if newest.claim.ref == ref and newest.final_outcome is None:
         raise RayTrainError(
-            f"Attempt {ref} is finding out whether {chosen.full} is to blame for its failures",
+            f"Attempt {ref} is finding out whether {layout.generation(chosen.generation)}/{name} is to blame for its failures",
             known=f"its driver rewrites the record: {before.record.reason}",
             change="try again when the attempt has ended",
         )
@@ -167,6 +204,7 @@ def _answer(chosen: Chosen, record: QuarantineRecord, said: str, *, is_changed: 
     data: dict[str, Any] = {
         "experiment": chosen.records.store.uri,
         "checkpoint": chosen.full,
+        "copies": [f"{layout.generation(chosen.generation)}/{name}" for name in chosen.copies],
         "changed": is_changed,
         "record": record.model_dump(mode="json"),
         "next_restore": following,
@@ -176,6 +214,8 @@ def _answer(chosen: Chosen, record: QuarantineRecord, said: str, *, is_changed: 
     def show(console: Console) -> None:
         console.print(chosen.full, style="bold", soft_wrap=True)
         console.print(said)
+        for name in chosen.copies:
+            console.print(f"its copy too: {name}", soft_wrap=True)
         console.print(f"reason: {record.reason}")
         if record.released_by:
             console.print(f"released by {record.released_by}")

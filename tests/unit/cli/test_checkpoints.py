@@ -28,10 +28,10 @@ def path(bench: Bench, folder: Path) -> Path:
     return on_disk(bench, folder)
 
 
-def restores(path: Path) -> str | None:
+def restores(path: Path, *, attempt: int = 2) -> str | None:
     """What the next attempt would restore."""
     records = ExperimentRecords(LocalObjectStore(str(path)))
-    point = scan_restore_point(records, ref=AttemptRef(generation=1, attempt=2), policy=RestorePolicy())
+    point = scan_restore_point(records, ref=AttemptRef(generation=1, attempt=attempt), policy=RestorePolicy())
     return point.candidate.name if point and point.candidate else None
 
 
@@ -195,3 +195,32 @@ def test_a_record_that_changed_in_between_is_not_overwritten(
     assert said.code == PROBLEM
     assert "Another process has written" in said.err
     assert record(path).reason == "poison: y"
+
+
+@pytest.mark.parametrize("chosen", [NAME, layout.copy_name(2, NAME)])
+def test_a_persons_word_is_about_its_copies_too(cli: CommandLine, bench: Bench, folder: Path, chosen: str) -> None:
+    """An attempt restored a copy of it, which is what the newest manifest lists: the same files under another name."""
+    from airflow_provider.core.manifest import Manifest, ManifestEntry
+    from airflow_provider.core.records import RestoredRecord
+    from tests.support.training_try import BODY
+
+    copy = layout.copy_name(2, NAME)
+    bench.own(2, try_number=2)
+    bench.claim(2, k=2)
+    bench.store.put_raw(f"g000001/{copy}/model.pt", BODY)
+    older = ManifestEntry("attempts/000001/checkpoint_b")
+    manifest = Manifest(entries=(older, ManifestEntry(copy)), latest=ManifestEntry(copy))
+    bench.store.put_raw(layout.manifest(1, 2), manifest.body(ray_version="2.60.0"))
+    restored = RestoredRecord(checkpoint=copy, reason="a copy of retired", created_at=NOW)
+    bench.store.put_raw(layout.restored(1, 2), restored.body())
+    bench.end("failed", attempt=2)
+    path = on_disk(bench, folder)
+    assert restores(path, attempt=3) == copy
+
+    other = NAME if chosen == copy else copy
+    said = quarantine(cli, path, f"g000001/{chosen}", "--json")
+    assert (said.code, said.json["changed"], said.json["copies"]) == (OK, True, [f"g000001/{other}"])
+    assert restores(path, attempt=3) == "attempts/000001/checkpoint_b"
+    assert "its copy too: " in quarantine(cli, path, f"g000001/{other}").out
+    assert release(cli, path, "--json").json["changed"] is True
+    assert restores(path, attempt=3) == copy
