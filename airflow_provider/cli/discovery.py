@@ -89,6 +89,8 @@ def _walk(store: ObjectStore, *, depth: int) -> _Folders:
     """Level by level. An experiment's own folders are not listed; others in it are, for `experiment_name` may be `a` and `a/b`."""
     found, level, num_listed = _Folders(), [""], 0
     for _ in range(depth + 1):
+        if not level:
+            break  # whatever depth was asked for
         num_listed += len(level)
         if num_listed > MAX_FOLDERS:
             raise InvalidConfig(

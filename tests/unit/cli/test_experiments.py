@@ -122,3 +122,9 @@ def test_a_path_with_too_many_folders_is_refused(cli: CommandLine, root: Path, m
 def test_a_path_that_is_not_there(cli: CommandLine, tmp_path: Path) -> None:
     assert cli("experiments", tmp_path / "nowhere").code == NOT_FOUND
     assert cli("experiments", tmp_path, "--json").json["experiments"] == []
+
+
+def test_any_depth_ends_with_the_folders(cli: CommandLine, root: Path) -> None:
+    """Each level below the last folder would cost some microseconds, and this number of them hours."""
+    said = cli("experiments", root, "--depth", "1000000000", "--json")
+    assert (said.code, said.json["num_found"]) == (OK, 3)
