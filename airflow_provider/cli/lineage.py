@@ -11,6 +11,7 @@ from airflow_provider.cli.target import find_target
 from airflow_provider.core.experiment_sight import training_stage
 from airflow_provider.core.goodput import goodput, goodput_xcom
 from airflow_provider.core.lineage import project
+from airflow_provider.core.strict_json import to_strict
 from airflow_provider.operators.collecting import read_experiment
 from airflow_provider.storage.experiment_view import ExperimentView
 
@@ -34,7 +35,10 @@ def show_lineage(args: Namespace) -> Answer:
         "stage": stage.stage.value,
         "stage_reason": stage.reason,
         "goodput": goodput_xcom(spent),
-        "alive": alive.record.model_dump(mode="json") | {"age_s": alive.age_s} if alive is not None else None,
+        # Of records, this one alone has metrics as they were written: a NaN in it is no JSON.
+        "alive": to_strict(alive.record.model_dump(mode="json")) | {"age_s": alive.age_s}
+        if alive is not None
+        else None,
     }
 
     def show(console: Console) -> None:

@@ -13,6 +13,7 @@ from airflow_provider.core import layout
 from airflow_provider.core.records import RestoredRecord
 from tests.support.command_line import CommandLine, files, on_disk
 from tests.support.experiment import NOW
+from tests.support.records import alive
 from tests.support.training_try import KEY, Bench
 
 
@@ -152,3 +153,15 @@ def test_without_a_storage_path_airflow_says_where_it_is(
     other = cli("lineage", *names, "--map-index", "3")
     assert other.code == NOT_FOUND
     assert "Airflow knows no experiment of d.train[3]" in other.err
+
+
+def test_a_number_that_is_none_in_the_sign_of_life_is_no_error(cli: CommandLine, bench: Bench, folder: Path) -> None:
+    """Ours is written as a text; another writer's JSON may hold what JSON has not."""
+    bench.own(2)
+    bench.claim(2, k=2)
+    told = alive().body().replace(b'"last_metrics": {}', b'"last_metrics": {"loss": NaN}')
+    assert b"NaN" in told
+    bench.store.put_raw(layout.alive(1, 2), told)
+    said = cli("lineage", on_disk(bench, folder), "--json")
+    assert said.code == OK, said.out
+    assert said.json["alive"]["last_metrics"] == {"loss": "NaN"}
