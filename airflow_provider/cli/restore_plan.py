@@ -117,6 +117,12 @@ def make_plan(
     plan = Plan(records.store.uri, key, next_try, decision, newest, refused=refusals[0] if refusals else None)
     if not isinstance(decision, Start | Restore | StopThenRestore) or plan.attempt is None:
         return plan
+    if newest is None:
+        # Of no job the cluster was asked yet; the claim names its session.
+        try:
+            client.version()
+        except RayTrainError as error:
+            return replace(plan, failure=error)
     return _with_restore_point(plan, records, attempt, ref=plan.attempt)
 
 

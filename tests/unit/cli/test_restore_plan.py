@@ -272,6 +272,20 @@ def test_errors_are_the_trys_own() -> None:
     assert str(plan.failure) == str(caught.value)
 
 
+def test_without_a_claim_the_cluster_is_asked_all_the_same() -> None:
+    """No job to look at: the try would find out that nobody answers when it claims."""
+    bench = Bench()
+    owned_only(bench)
+    bench.client.silence = ClusterUnreachable("no connection")
+    plan = make_plan(bench.records, bench.client, key=KEY, next_try=next_try(), on_clear="auto")
+    assert plan.is_trouble
+    training_try = bench.new_try(2)
+    training_try.own()
+    with pytest.raises(RayTrainError) as caught:
+        training_try.step()
+    assert str(plan.failure) == str(caught.value)
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_warm_starts_parent_is_looked_at_as_the_try_does(
     cli: CommandLine, folder: Path, server: FakeJobsServer, is_there: bool
