@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_provider.core import layout
@@ -69,6 +69,10 @@ class PoisonWatch:
         found, self._open = self._open, None
         if found is not None:
             self._write(found.suspicion, is_suspicion=False)
+            original = layout.copied_from(found.suspicion.checkpoint)
+            if original is not None:
+                # The same bytes: the next attempt would copy them again.
+                self._write(replace(found.suspicion, checkpoint=original), is_suspicion=False)
             say(f"checkpoint {found.suspicion.checkpoint} stays in quarantine: {why}")
 
     def release(self, why: str) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.records import QuarantineRecord
-from airflow_provider.runtime.restoring import Resolved
+from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.records import AttemptRef, OutcomeState, QuarantineRecord
+from airflow_provider.runtime.events import ReportEvent, append_event
+from airflow_provider.runtime.restoring import Resolved, read_quarantine
 from tests.support.experiment import NOW
-from tests.support.fit_world import FakeRay, Fit, Killed, World, dies, ends, fails, quarantine, repeats
+from tests.support.fit_world import AT, FakeRay, Fit, Killed, World, dies, ends, fails, quarantine, repeats
 
 
 @pytest.fixture
@@ -161,6 +162,30 @@ def test_a_suspect_that_training_went_past_stays_in_quarantine(world: World) -> 
     best, ray = world.attempt(2, ends())
     assert best.run() is None
     assert ray.starts == ["attempts/000001/checkpoint_2"]
+
+
+def test_what_a_convicted_copy_was_made_of_is_not_copied_again(world: World) -> None:
+    first, _ = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3, 4), max_refits=0)
+    first.run()
+
+    def ignores(ray: FakeRay) -> None:
+        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
+        ray.commit(0)
+
+    second, ray = world.attempt(2, ignores)
+    ray.num_to_keep = 1
+    fatal: list[Failure] = []
+    second.scribe.on_fatal = fatal.append
+    second.run()
+    second.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+    third, ray = world.attempt(3, repeats(), ends(5))
+    assert third.run() is None
+    originals = [f"attempts/000001/checkpoint_{epoch}" for epoch in (4, 3)]
+    assert ray.starts == [layout.copy_name(3, name) for name in originals]
+    assert "loss is nan" in quarantine(world, 4).reason
+    banned = read_quarantine(world.store, AttemptRef(generation=1, attempt=4)).banned
+    assert banned >= {originals[0], layout.copy_name(3, originals[0])}
+    assert originals[1] not in banned
 
 
 def test_a_newer_attempt_is_not_written_over_by_one_that_gives_a_suspect_back(
