@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from airflow_provider.core import layout
-from airflow_provider.core.lineage import AttemptRecords, own_commits
+from airflow_provider.core.lineage import AttemptRecords
 from airflow_provider.core.records import CheckpointEntry, OutcomeState, Phase
 
 Mark = tuple[Phase | None, datetime]
@@ -70,7 +70,7 @@ def driver_marks(attempt: AttemptRecords, *, not_before: datetime, not_after: da
     return DriverMarks(
         phases=tuple((phase, moved(at)) for phase, at in phases),
         commits={name: moved(at) for name, at in commits.items()},
-        has_untimed=any(name not in commits for name in own_commits(attempt)),
+        has_untimed=any(name not in commits for name in attempt.own_commits),
         steps_back=tuple((moved(at), moved(base) if base else None) for at, base in _steps_back(entries, commits)),
         last_sign=moved(max(signs)),
         finished_at=moved(finished_at) if finished_at else None,

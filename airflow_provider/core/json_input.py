@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import chain
 from typing import Any
 
 from airflow_provider.core.strict_json import storable
@@ -30,7 +31,7 @@ def read_json(body: bytes | str) -> Any:
         raise _too_deep() from None
     except ValueError as error:
         raise UnreadableJson(f"{len(body)} bytes that are not JSON ({type(error).__name__})") from None
-    if not is_shallow(value):
+    if not _is_shallow_json(value):
         raise _too_deep()
     return storable_tree(value) if _ODD_ESCAPE.search(text) else value
 
@@ -45,6 +46,17 @@ def is_shallow(value: object, *, limit: int = MAX_NESTING) -> bool:
         # A value that holds itself often would double with each level.
         level = list({id(child): child for child in level}.values())
     return False
+
+
+def _is_shallow_json(value: object) -> bool:
+    """The same of what `json.loads` gave, in half the time: its lists and dicts are of no other class, and no part is shared."""
+    level: list[Any] = [value] if type(value) in (dict, list) else []
+    for _ in range(MAX_NESTING):
+        if not level:
+            break
+        children = chain.from_iterable(parent.values() if type(parent) is dict else parent for parent in level)
+        level = [child for child in children if type(child) is dict or type(child) is list]
+    return not level
 
 
 def storable_tree(value: Any) -> Any:

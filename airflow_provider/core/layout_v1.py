@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -126,7 +126,7 @@ def _sort_into_folders(listing: Iterable[CheckpointFile]) -> _Folders:
         if not inner:
             found.markers.add(name)
         elif not inner.endswith("/"):
-            found.files.setdefault(name, []).append(file.model_copy(update={"key": inner}))
+            found.files.setdefault(name, []).append(replace(file, key=inner))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -55,13 +56,28 @@ class AttemptRecords:
         """The driver's word, or what collect filled in."""
         return self.outcome or (self.collected.outcome if self.collected else None)
 
-    @property
-    def entries(self) -> dict[str, CheckpointEntry]:
+    @cached_property
+    def entries(self) -> Mapping[str, CheckpointEntry]:
         """Recorded checkpoints by name; a first-hand record wins over a late one."""
         found: dict[str, CheckpointEntry] = {}
         for entry in sorted((e for s in self.segments for e in s.checkpoints), key=lambda e: e.late):
             found.setdefault(entry.checkpoint, entry)
         return found
+
+    @cached_property
+    def own_commits(self) -> tuple[str, ...]:
+        """Names of the checkpoints this attempt committed itself, oldest first (not those it carried over or copied).
+
+        Its own folder tells them apart; on Train V1, which goes on in the folder of the attempt it restores, its records do.
+        """
+        n, entries = self.claim.attempt, self.entries
+        listed = [e.name for e in registration_order(self.manifest)] if self.manifest else []
+        recorded = sorted(entries.values(), key=lambda e: (e.late, e.reported_at))
+        names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
+        own = [x for x in names if (layout.is_of(n, x) or x in entries) and layout.copied_from(x) is None]
+        # Names are dated unless the author chose them; registration order wins where the manifest still lists them.
+        order = {name: i for i, name in enumerate(listed)}
+        return tuple(sorted(own, key=lambda x: order.get(x, -1)))
 
 
 @dataclass(frozen=True)
@@ -114,7 +130,9 @@ class LineageAttempt(LineageModel):
     finished_at: datetime | None
 
 
-class LineageCheckpoint(LineageModel):
+# A dataclass, since there may be 10,000 and their fields are checked already, as those of the records they are made of.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageCheckpoint:
     """One checkpoint with its parent edge."""
 
     name: str
@@ -209,7 +227,7 @@ def _attempt(attempt: AttemptRecords, *, later: AttemptRecords | None) -> Lineag
         state=outcome.state.value if outcome else "lost" if later else "unknown",
         failure_kind=failure.kind.value if failure else None,
         failure_reason=failure.reason if failure else None,
-        num_commits=len(own_commits(attempt)),
+        num_commits=len(attempt.own_commits),
         num_restarts=sum(len(s.restarts) for s in attempt.segments),
         fenced=outcome.fenced if outcome else None,
         claimed_at=claim.created_at,
@@ -229,31 +247,17 @@ def _full(generation: int, name: str) -> str:
     return f"{layout.generation(generation)}/{name}"
 
 
-def own_commits(attempt: AttemptRecords) -> list[str]:
-    """Names of the checkpoints this attempt committed itself, oldest first (not those it carried over or copied).
-
-    Its own folder tells them apart; on Train V1, which goes on in the folder of the attempt it restores, its records do.
-    """
-    n, entries = attempt.claim.attempt, attempt.entries
-    listed = [e.name for e in registration_order(attempt.manifest)] if attempt.manifest else []
-    recorded = sorted(entries.values(), key=lambda e: (e.late, e.reported_at))
-    names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
-    # Names are dated unless the author chose them; registration order wins where the manifest still lists them.
-    order = {name: i for i, name in enumerate(listed)}
-    own = [x for x in names if (layout.is_of(n, x) or x in entries) and layout.copied_from(x) is None]
-    return sorted(own, key=lambda x: order.get(x, -1))
-
-
 def _checkpoints(
     attempt: AttemptRecords, *, kept: frozenset[str], quarantined: frozenset[str]
 ) -> list[LineageCheckpoint]:
-    generation, entries = attempt.claim.generation, attempt.entries
+    generation, entries, ref = attempt.claim.generation, attempt.entries, str(attempt.claim.ref)
     listed = {e.name: e.metrics for e in attempt.manifest.entries} if attempt.manifest else {}
     parent = attempt.restored.checkpoint if attempt.restored else None
     warm = attempt.restored.warm_started_from if attempt.restored else None
-    found = []
+    found: list[LineageCheckpoint] = []
+    full: dict[str, str] = {}
     copied = parent if parent and layout.copied_from(parent) and layout.is_of(attempt.claim.attempt, parent) else None
-    for name in [*([copied] if copied else []), *own_commits(attempt)]:
+    for name in [*([copied] if copied else []), *attempt.own_commits]:
         entry = entries.get(name)
         declared = layout.copied_from(name) or (entry.parent if entry and entry.parent else parent)
         outside = (entry.warm_started_from if entry else None) or warm
@@ -261,9 +265,10 @@ def _checkpoints(
         state: CheckpointState = "quarantined" if name in quarantined else "committed" if name in kept else "pruned"
         found.append(
             LineageCheckpoint(
-                name=_full(generation, name),
-                attempt=str(attempt.claim.ref),
-                parent=_full(generation, declared) if declared else outside,
+                name=full.setdefault(name, _full(generation, name)),
+                attempt=ref,
+                # As a rule the one before: its name is not written out again.
+                parent=full.get(declared) or _full(generation, declared) if declared else outside,
                 state=state,
                 metrics=metrics,
                 metrics_cut=is_cut,

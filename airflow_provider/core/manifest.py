@@ -12,8 +12,10 @@ from airflow_provider.core.field_types import checked_name
 from airflow_provider.core.json_input import UnreadableJson, read_json
 from airflow_provider.core.strict_json import shortened
 
+_NO_FOLDERS = frozenset({"", ".", ".."})
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class ManifestEntry:
     """One committed checkpoint: directory name relative to the run directory, and its metrics."""
 
@@ -110,7 +112,7 @@ def _entry(item: object, *, key: str) -> ManifestEntry:
     if not isinstance(item, dict) or not isinstance(item.get("checkpoint_dir_name"), str):
         raise _unreadable(key, "a checkpoint entry without checkpoint_dir_name")
     name: str = item["checkpoint_dir_name"]
-    if any(part in ("", ".", "..") for part in name.split("/")):
+    if not _NO_FOLDERS.isdisjoint(name.split("/")):
         raise _unreadable(key, f"a checkpoint name that leaves the run directory: {name[:80]!r}")
     try:
         checked_name(name)

@@ -15,6 +15,8 @@ from typing import Any
 MAX_VALUE_BYTES = 2_000
 """Longest JSON text of one metric kept in a projection."""
 MAX_DEPTH = 8
+_BYTES_OF_A_LETTER = 12
+"""The most that a letter takes in JSON: two escapes, outside of Unicode's first plane."""
 
 
 def to_strict(value: object, *, depth: int = 0) -> Any:
@@ -90,6 +92,8 @@ def _from_array(value: object, depth: int, parents: frozenset[int]) -> Any:
 def bounded_metrics(metrics: Mapping[str, Any], *, max_bytes: int = 8_000) -> tuple[dict[str, Any], bool]:
     """Metrics within `max_bytes` of JSON: scalars first, large values replaced by their size. True if cut."""
     strict = {str(k)[:200]: v for k, v in to_strict(dict(metrics)).items()}
+    if _surely_fits(strict, max_bytes):
+        return strict, False
     sized = {k: (v, len(json.dumps(v, allow_nan=False))) for k, v in strict.items()}
     kept: dict[str, Any] = {}
     used, is_cut = 2, False
@@ -98,7 +102,7 @@ def bounded_metrics(metrics: Mapping[str, Any], *, max_bytes: int = 8_000) -> tu
             kept_value, kept_size, is_cut = f"<{size} bytes of JSON>", 40, True
         else:
             kept_value, kept_size = value, size
-        # In JSON a letter outside ASCII takes 6 or 12 bytes; 4 more for the colon and the comma.
+        # 4 more for the colon and the comma.
         cost = kept_size + len(json.dumps(key)) + 4
         if used + cost > max_bytes:
             is_cut = True
@@ -106,6 +110,26 @@ def bounded_metrics(metrics: Mapping[str, Any], *, max_bytes: int = 8_000) -> tu
         kept[key] = kept_value
         used += cost
     return {k: kept[k] for k in strict if k in kept}, is_cut
+
+
+_LONGEST_NUMBER = 30
+"""Bytes that no float of JSON takes, and no integer of 64 bits."""
+
+
+def _surely_fits(strict: Mapping[str, Any], max_bytes: int) -> bool:
+    """Whether nothing of it can be cut, by a bound that needs no JSON: as most metrics, a few numbers and short texts."""
+    used = 2
+    for key, value in strict.items():
+        if isinstance(value, str):
+            size = 2 + _BYTES_OF_A_LETTER * len(value)
+        elif isinstance(value, (dict, list)):
+            return False
+        else:
+            size = _LONGEST_NUMBER
+        if size > MAX_VALUE_BYTES:
+            return False
+        used += size + 6 + _BYTES_OF_A_LETTER * len(key)
+    return used <= max_bytes
 
 
 def json_bytes(value: object) -> int:

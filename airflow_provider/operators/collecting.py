@@ -19,7 +19,6 @@ from airflow_provider.core.lineage import (
     ExperimentFacts,
     Lineage,
     lineage_xcom,
-    own_commits,
     project,
     result_xcom,
 )
@@ -230,7 +229,9 @@ def _with_uncommitted(attempts: list[AttemptRecords]) -> tuple[AttemptRecords, .
             if parsed is not None:
                 found.setdefault(parsed, set()).add(name)
     return tuple(
-        replace(a, uncommitted=tuple(sorted(found.get(a.claim.ref.rank, set()) - set(own_commits(a)))))
+        replace(a, uncommitted=tuple(sorted(found[a.claim.ref.rank].difference(a.own_commits))))
+        if a.claim.ref.rank in found
+        else a
         for a in attempts
     )
 
@@ -275,7 +276,7 @@ def project_results(facts: ExperimentFacts, *, now: datetime) -> Published:
         is_earlier_success = bool(attempt is not newest and attempt.collected and attempt.collected.accepted)
         if attempt.claim.generation != newest.claim.generation or is_earlier_success:
             break
-        new += len(own_commits(attempt))
+        new += len(attempt.own_commits)
     spent = goodput(facts, now=now)
     result = result_xcom(lineage, facts.attempts, new_checkpoints=new, goodput=goodput_xcom(spent.total))
     latest = result["latest_checkpoint"]

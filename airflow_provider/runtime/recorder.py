@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from airflow_provider.core import layout
@@ -54,7 +55,8 @@ class Recorder:
         self._restarts: list[RestartEntry] = []
         self._phases: list[PhaseEntry] = []
         self._has_new_phase = False
-        self._unlisted: list[tuple[CommitEvent, dict[str, str | None]]] = []
+        self._unlisted: list[tuple[CommitEvent, str | None, str | None]] = []
+        """Commits with their parent in the experiment and the one outside, whose files are still to be listed."""
         self._is_dirty = False
         self._next_write = 0.0
         self._num_commits = 0
@@ -64,8 +66,7 @@ class Recorder:
         for event in events:
             if isinstance(event, CommitEvent):
                 self._num_commits += 1
-                origin = {"parent": self.parent, "warm_started_from": self.warm_started_from}
-                self._unlisted.append((event, origin))
+                self._unlisted.append((event, self.parent, self.warm_started_from))
                 self.parent, self.warm_started_from = event.checkpoint, None
             elif isinstance(event, FailureEvent):
                 entry = RestartEntry(
@@ -92,10 +93,11 @@ class Recorder:
         if not is_final and time.monotonic() < self._next_write:
             return
         while self._unlisted:
-            event, origin = self._unlisted[0]
-            entry = list_checkpoint(self.store, self.ref, event.checkpoint)
-            update = {"metrics": event.metrics, "reported_at": event.at, **origin}
-            self._checkpoints.append(entry.model_copy(update=update))
+            event, parent, outside = self._unlisted[0]
+            listed = list_checkpoint(self.store, self.ref, event.checkpoint)
+            self._checkpoints.append(
+                replace(listed, metrics=event.metrics, reported_at=event.at, parent=parent, warm_started_from=outside)
+            )
             self.recorded.add(event.checkpoint)
             self._unlisted.pop(0)
             self._is_dirty = True
@@ -142,8 +144,8 @@ def late_entries(
     for entry in registration_order(manifest):
         if entry.name.startswith(own) and entry.name not in known:
             metrics, _ = bounded_metrics(entry.metrics)
-            update = {"metrics": metrics, "parent": parent, "late": True}
-            found.append(list_checkpoint(store, ref, entry.name).model_copy(update=update))
+            listed = list_checkpoint(store, ref, entry.name)
+            found.append(replace(listed, metrics=metrics, parent=parent, late=True))
         parent = entry.name
     return tuple(found)
 

@@ -276,7 +276,7 @@ def _copied(store: ExperimentStore, ref: AttemptRef, candidate: Candidate) -> tu
     before = store.files(f"{generation}/{candidate.name}")
     store.copy_folder(f"{generation}/{candidate.name}", f"{generation}/{target}")
     # A copy may have another etag (multipart objects do): sizes and names decide.
-    expected = tuple(f.model_copy(update={"etag": ""}) for f in candidate.expected or before)
+    expected = tuple(replace(f, etag="") for f in candidate.expected or before)
     copy = replace(candidate, name=target, is_retired=False, expected=expected)
     verdict = verify(copy, store.files(f"{generation}/{target}"))
     return copy, replace(verdict, why=f"a copy of retired {candidate.name}, {verdict.why}")

@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -193,7 +194,7 @@ class ExperimentStore:
         """The same files, the first `limit` with their etags. A local file has none."""
         if self._is_local:
             return tuple(files)
-        tagged = [f.model_copy(update={"etag": self._etag(posixpath.join(folder, f.key))}) for f in files[:limit]]
+        tagged = [replace(f, etag=self._etag(posixpath.join(folder, f.key))) for f in files[:limit]]
         return (*tagged, *files[limit:])
 
     def copy_folder(self, source: str, target: str) -> None:

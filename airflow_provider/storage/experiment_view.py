@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.core.experiment_sight import ExperimentSight
-from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, own_commits, project
+from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, project
 from airflow_provider.core.records import AttemptRef, RecordSegment
 from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
 
@@ -56,7 +56,7 @@ class ExperimentView:
         if state is None or state != self._segments[0]:
             self._segments = (state, self._read_segments(found.ref))
         newest = self._with(found, self._segments[1])
-        if any(name not in newest.entries for name in own_commits(newest)):
+        if any(name not in newest.entries for name in newest.own_commits):
             # They follow some seconds later: what retention has deleted since may still be on its way into them.
             self._segments = (None, ())
         return newest

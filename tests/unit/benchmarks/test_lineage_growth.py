@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -59,6 +60,21 @@ def test_reading_ten_thousand_checkpoints_takes_few_calls_and_linear_work() -> N
         records = ExperimentRecords(stored(size))
         work.append((size, num_calls(lambda records=records: project(read_experiment(records)))))
     assert steepest(work) < 1.1, work
+
+
+def test_a_checkpoint_costs_few_calls_and_little_memory() -> None:
+    """Its part of reading and projecting, with eight files and in up to four manifests; the calls and bytes of a Python."""
+    size = 1_000
+    records = ExperimentRecords(stored(size))
+    project(read_experiment(records))  # what is made once is made
+    assert num_calls(lambda: project(read_experiment(records))) < 300 * size
+    tracemalloc.start()
+    try:
+        found = project(read_experiment(records))
+        assert len(found.checkpoints) == size
+        assert tracemalloc.get_traced_memory()[1] < 5_500 * size
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.fixture

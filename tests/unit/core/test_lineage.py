@@ -20,7 +20,6 @@ from airflow_provider.core.lineage import (
     ExperimentFacts,
     Lineage,
     lineage_xcom,
-    own_commits,
     project,
     result_xcom,
 )
@@ -117,8 +116,11 @@ def test_generations_do_not_touch_each_other() -> None:
 
 
 def test_carried_checkpoints_are_not_counted_as_own() -> None:
-    assert own_commits(SECOND) == [name(2, 4), name(2, 5)]
-    assert own_commits(attempt_records(1, manifest=manifest(name(10, 1), name(1, 1)))) == [name(1, 1)]
+    assert SECOND.own_commits == (
+        name(2, 4),
+        name(2, 5),
+    )
+    assert attempt_records(1, manifest=manifest(name(10, 1), name(1, 1))).own_commits == (name(1, 1),)
 
 
 def test_a_copy_that_an_attempt_restores_is_named_and_is_no_commit_of_its_own() -> None:
@@ -128,7 +130,7 @@ def test_a_copy_that_an_attempt_restores_is_named_and_is_no_commit_of_its_own() 
         2, restored_from=copy, recorded=(entry(name(2, 4), parent=copy),), manifest=manifest(copy, name(2, 4))
     )
     third = attempt_records(3, restored_from=copy, manifest=manifest(copy, name(2, 4)))
-    assert own_commits(restoring) == [name(2, 4)]
+    assert restoring.own_commits == (name(2, 4),)
     lineage = project(facts(FIRST, restoring, third))
     assert [a.num_commits for a in lineage.attempts] == [3, 1, 0]
     later = {c.name: c.parent for c in lineage.checkpoints[3:]}
@@ -142,7 +144,11 @@ def test_own_commits_come_in_the_order_of_registration_after_the_pruned_ones() -
     """Names that an author chose don't sort; the manifest is sorted by score."""
     recorded = tuple(entry(name(1, n), s) for s, n in enumerate([9, 3, 7]))
     attempt = attempt_records(1, recorded=recorded, manifest=manifest(name(1, 7), name(1, 3), latest=name(1, 7)))
-    assert own_commits(attempt) == [name(1, 9), name(1, 3), name(1, 7)]
+    assert attempt.own_commits == (
+        name(1, 9),
+        name(1, 3),
+        name(1, 7),
+    )
 
 
 def test_a_first_hand_record_wins_over_a_late_one() -> None:
@@ -351,5 +357,5 @@ def test_own_commits_among_ten_thousand_carried_ones_take_linear_work() -> None:
     recorded = tuple(entry(str(n), i) for i, n in enumerate(own))
     attempt = attempt_records(2, recorded=recorded, manifest=manifest(*carried, *own))
     Counted.num = 0
-    assert own_commits(attempt) == [name(2, n) for n in range(10_000)]
+    assert attempt.own_commits == tuple(name(2, n) for n in range(10_000))
     assert Counted.num > 0

@@ -146,6 +146,27 @@ def test_a_confusion_matrix_is_replaced_by_its_size_and_the_scalars_stay() -> No
     assert kept == {"confusion": f"<{len(json.dumps(matrix))} bytes of JSON>", "loss": 0.25, "epoch": 9}
 
 
+@given(
+    st.dictionaries(
+        st.text("kä😀\x01", max_size=30), st.text("xä😀\x01", max_size=40) | st.integers() | st.floats(), max_size=9
+    ),
+    st.integers(20, 4_000),
+)
+def test_what_is_taken_to_fit_without_measuring_it_fits(metrics: dict[str, Any], limit: int) -> None:
+    kept, is_cut = bounded_metrics(metrics, max_bytes=limit)
+    strict = to_strict(metrics)
+    sizes = [json_bytes(key) + json_bytes(value) + 4 for key, value in strict.items()]
+    assert is_cut == (sum(sizes) + 2 > limit)
+    assert is_cut or list(kept.items()) == list(strict.items())
+
+
+def test_plain_metrics_are_bounded_without_writing_their_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a lineage bounds the metrics of each of its checkpoints."""
+    monkeypatch.setattr(json, "dumps", None)
+    metrics = {"step": 7, "loss": 0.5, "epoch": 1, "stage": "warm-up", "is_best": True, "note": None}
+    assert bounded_metrics(metrics) == (metrics, False)
+
+
 def test_what_fits_is_not_cut_and_keeps_its_order() -> None:
     metrics = {"z": 1, "a": [1, 2], "m": "x"}
     kept, is_cut = bounded_metrics(metrics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -139,7 +139,7 @@ class DriverStore(ExperimentStore):
         tagged = []
         for file in files[:limit]:
             info = self.bucket.head(f"{folder}/{file.key}")
-            tagged.append(file.model_copy(update={"etag": info.etag if info else ""}))
+            tagged.append(replace(file, etag=info.etag if info else ""))
         return (*tagged, *files[limit:])
 
     def copy_folder(self, source: str, target: str) -> None:
