@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobStatus
+from airflow_provider.core.job import JobStatus, OnClear
 from airflow_provider.core.records import (
     AliveRecord,
     AttemptRef,
@@ -22,7 +21,6 @@ from airflow_provider.core.records import (
     OwnerRecord,
 )
 
-OnClear = Literal["auto", "restore", "fresh"]
 FRESH_ALIVE_S = 60.0
 """A younger sign of life means that the driver runs, whatever the dashboard says."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,10 @@ EXIT_CANCELLED = 76
 """A stop record, a final owner or the deadline ended the driver."""
 EXIT_SUPERSEDED = 77
 """A newer claim exists; this driver may not commit any more."""
+
+
+OnClear = Literal["auto", "restore", "fresh"]
+"""The operator's parameter of that name: what a person's clear means."""
 
 
 class JobStatus(str, Enum):

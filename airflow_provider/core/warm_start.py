@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import ForeignLayout, InvalidConfig, NoParentCheckpoint
@@ -22,9 +22,11 @@ from airflow_provider.core.records import (
     RestorePolicy,
     WarmStartRecord,
 )
-from airflow_provider.core.restore import Candidate, Verdict, verify
 from airflow_provider.core.spec import Config, Templated, has_template
 from airflow_provider.core.strict_json import bounded_metrics
+
+if TYPE_CHECKING:
+    from airflow_provider.core.restore import Verdict
 
 PREVIOUS_RUN = "previous_run"
 MAX_FILES = 1_000
@@ -291,6 +293,8 @@ def parent_of(uri: str, files: Iterable[CheckpointFile], *, metrics: Mapping[str
 
 def verify_parent(parent: ParentCheckpoint, found: Iterable[CheckpointFile]) -> Verdict:
     """Whether a recorded parent is still what it was when the generation began."""
+    from airflow_provider.core.restore import Candidate, Verdict, verify  # a DAG file needs none of it
+
     files = list(found)
     verdict = verify(Candidate(parent.uri, expected=parent.files), files)
     if not verdict.is_usable or parent.num_files <= len(parent.files):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from airflow_provider.core.decision import OnClear
+from airflow_provider.core.job import OnClear
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig, StorageConfig
 from airflow_provider.core.warm_start import WarmStart
 

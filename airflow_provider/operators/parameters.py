@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
-from airflow_provider.core.decision import OnClear
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.field_types import shown_part
 from airflow_provider.core.identity import TaskInstanceKey, checked_storage_path, experiment_uri
-from airflow_provider.core.job import Timings, TrainingKind, TrainingSpec, TrainVersion
+from airflow_provider.core.job import OnClear, Timings, TrainingKind, TrainingSpec, TrainVersion
 from airflow_provider.core.json_input import MAX_NESTING, is_shallow
 from airflow_provider.core.records import RestorePolicy
 from airflow_provider.core.spec import (

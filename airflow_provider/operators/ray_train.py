@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.retry_policy import RetryPolicy
 
     from airflow_provider.core.dag_function import FunctionModule
-    from airflow_provider.core.decision import OnClear
+    from airflow_provider.core.job import OnClear
     from airflow_provider.operators.session import TrainingSession
 
 

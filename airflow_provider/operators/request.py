@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider.core.decision import OnClear
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.job import Timings, TrainingSpec
+from airflow_provider.core.job import OnClear, Timings, TrainingSpec
 from airflow_provider.core.records import RestorePolicy
 from airflow_provider.core.spec import StorageConfig
 from airflow_provider.core.warm_start import WarmStart

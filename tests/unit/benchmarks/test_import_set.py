@@ -47,6 +47,24 @@ def test_parsing_dag_files_loads_nothing_heavy_and_a_second_file_nothing_at_all(
     assert second == []
 
 
+ALLOWED = """
+    core core.errors core.failure core.field_types core.identity core.job core.json_input core.layout core.records core.redaction
+    core.spec core.strict_json core.warm_start links links.ray_train operators operators.parameters operators.ray_train policies
+    policies.retry provider_info
+"""
+"""What a DAG file loads of ours for the operator: names, models and checks; no rules of a try, which run in the task only.
+
+Airflow itself loads `provider_info`, where it looks for its providers.
+"""
+
+
+def test_importing_the_operator_loads_what_a_dag_file_needs_and_no_more() -> None:
+    program = "import sys, airflow_provider.operators.ray_train; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.splitlines()[-1].split() if name.startswith("airflow_provider.")}
+    assert loaded <= {f"airflow_provider.{name}" for name in ALLOWED.split()}
+
+
 def test_dag_files_of_peers_are_python_that_uses_their_operator() -> None:
     """They can't be imported here; each must at least be a DAG file with the operator that is measured."""
     for peer in (OURS, ASTRO, GOOGLE, PLAIN):
