@@ -288,6 +288,13 @@ class AsyncJobsClient:
                 request.parse(self._endpoint.reply(response, error.head))
                 return None
 
+    async def log_size(self, submission_id: str) -> int | None:
+        """Bytes of the answer with the whole log, which isn't fetched; None where Ray or what is before it doesn't say."""
+        async with self._shared.transport.stream(requests.log_size(submission_id)) as response:
+            length = response.headers.get("Content-Length", "")
+            is_said = response.status_code == 200 and "Content-Encoding" not in response.headers and length.isdecimal()
+            return int(length) if is_said else None
+
     def open_tail(self, submission_id: str) -> AbstractAsyncContextManager[AsyncIterator[str]]:
         """One websocket session on a job's log, from its start; see `websocket.open_tail`."""
         return open_tail(self._endpoint, self._shared.context, submission_id)

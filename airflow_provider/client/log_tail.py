@@ -7,6 +7,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +35,10 @@ class TailSource(Protocol):
 
     async def logs(self, submission_id: str, *, position: int, max_chars: int) -> LogPart | None:
         """The log behind `position`, None for an unknown job."""
+        ...
+
+    async def log_size(self, submission_id: str) -> int | None:
+        """Bytes of the answer that `logs` reads; None if unknown."""
         ...
 
 
@@ -128,6 +133,10 @@ def after_session(
     return Reconnect(replace(state, num_waits=state.num_waits + 1), float(wait_s))
 
 
+_EMPTY_LOG = len(json.dumps({"logs": ""}))
+"""Bytes of Ray's answer for a log without text."""
+
+
 class LogReader:
     """Keeps our place in a log that is replayed from the start. Memory is bounded by `max_partial`."""
 
@@ -139,18 +148,20 @@ class LogReader:
         """Characters ever received; larger than `position` while a line is incomplete."""
         self._max_partial = max_partial
         self._seen = 0
+        self._num_bytes = _EMPTY_LOG
         self._partial = ""
         self._is_dropping = False
         self._cleaner = LogCleaner()
 
     def begin(self) -> None:
         """Start of a session: the server sends all from the first character again."""
-        self._seen, self._partial = 0, ""
+        self._seen, self._num_bytes, self._partial = 0, _EMPTY_LOG, ""
 
     def feed(self, text: str) -> list[str]:
         """Take the next characters; gives the whole lines that are new."""
         skip = max(0, self.position + len(self._partial) - self._seen)
         self._seen += len(text)
+        self._num_bytes += len(json.dumps(text)) - 2
         self.furthest = max(self.furthest, self._seen)
         text = self._partial + text[skip:]
         cut = text.rfind("\n") + 1
@@ -179,6 +190,15 @@ class LogReader:
             text, self._is_dropping = text.partition("\n")[2], False
         self.position, self._partial = max(self.position, part.position), ""
         return [*(self._cleaner.lines(text) if text else []), *self._cleaner.flush()]
+
+    def rest_if(self, size: int | None) -> LogPart | None:
+        """What is behind our place, if the last session sent all of a log whose answer has so many bytes; else None.
+
+        A session begins at the log's start, and a log only grows: what is as long as the log is all of it.
+        """
+        if size != self._num_bytes or self._seen != self.position + len(self._partial):
+            return None
+        return LogPart(self._partial, self._seen)
 
     def _bound_partial(self) -> list[str]:
         if len(self._partial) <= self._max_partial:
@@ -313,7 +333,10 @@ async def _rest(
     error: RayTrainError | None = None
     for pause_s in (limits.first_wait_s, 0.0):
         try:
-            part = await source.logs(submission_id, position=reader.position, max_chars=limits.final_chars)
+            # As a rule the tail has shown all: then the log, which may be long, isn't fetched again to find nothing new.
+            part = reader.rest_if(await source.log_size(submission_id))
+            if part is None:
+                part = await source.logs(submission_id, position=reader.position, max_chars=limits.final_chars)
         except (ClusterUnreachable, NotARayDashboard) as failed:
             error = failed
             await clock.sleep(pause_s)

@@ -99,6 +99,11 @@ def logs(submission_id: str) -> ApiRequest[None]:
     return ApiRequest("GET", f"{_job_path(submission_id)}/logs", replies.parse_no_log, is_bulk=True)
 
 
+def log_size(submission_id: str) -> ApiRequest[None]:
+    """The same without its body: Ray reads the file and says how long the answer would be."""
+    return ApiRequest("HEAD", f"{_job_path(submission_id)}/logs", replies.parse_no_log, is_bulk=True)
+
+
 def tail_path(submission_id: str) -> str:
     """Path of the log websocket."""
     return f"{_job_path(submission_id)}/logs/tail"

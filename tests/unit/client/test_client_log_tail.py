@@ -28,6 +28,8 @@ class ScriptedSource:
     logs_error: Exception | None = None
     num_opened: int = 0
     num_polls: int = 0
+    num_read: int = 0
+    says_size: bool = True
     waits: list[float] = field(default_factory=list)
     now: float = 0.0
 
@@ -52,10 +54,17 @@ class ScriptedSource:
 
     async def logs(self, submission_id: str, *, position: int, max_chars: int) -> LogPart | None:
         """Read the rest."""
+        self.num_read += 1
         if self.logs_error:
             raise self.logs_error
         rest = self.log[position:]
         return LogPart(rest[-max_chars:], max(len(self.log), position), max(0, len(rest) - max_chars))
+
+    async def log_size(self, submission_id: str) -> int | None:
+        """As Ray's answer would be."""
+        if self.logs_error:
+            raise self.logs_error
+        return len(json.dumps({"logs": self.log})) if self.says_size else None
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -91,6 +100,36 @@ async def test_normal_close_is_no_end() -> None:
     chunks = await read(source)
     assert lines(chunks) == ["a", "b", "c", "d", "last without end"]
     assert chunks[-1].position == len(log)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "log", ["a\nb\n", "a\nlast without end", "", 'ä "\\" 😀\x01\ttab\n', "x" * 100 + "\nafter a long line\n"]
+)
+async def test_log_that_was_sent_whole_is_not_fetched_again(log: str) -> None:
+    source = ScriptedSource(log, [([log[:3], log[3:]], TailClosed())], ends_after=1)
+    chunks = await read(source, limits=TailLimits(max_partial=50))
+    asked = ScriptedSource(log, source.sessions, ends_after=1, says_size=False)
+    assert chunks == await read(asked, limits=TailLimits(max_partial=50))
+    assert (source.num_read, asked.num_read) == (0, 1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("missing", range(1, 9))
+async def test_what_a_session_left_out_is_fetched(missing: int) -> None:
+    """A proxy may close as Ray does; each letter that is missing at the end is."""
+    log = "first\nsecond\n"
+    source = ScriptedSource(log, [([log[:-missing]], TailClosed())], ends_after=1)
+    assert lines(await read(source)) == ["first", "second"]
+    assert source.num_read == 1
+
+
+@pytest.mark.asyncio
+async def test_place_behind_what_a_session_sent_is_no_whole_log() -> None:
+    """After a restart of the triggerer: all that this session sent was shown before, and the log is of another length."""
+    source = ScriptedSource("one\ntwo\n", [(["one\n"], TailClosed())], ends_after=1)
+    assert lines(await read(source, position=4)) == ["two"]
+    assert source.num_read == 1
 
 
 @pytest.mark.asyncio
