@@ -61,7 +61,7 @@ def ten_thousand() -> ExperimentFacts:
             loss = 4.0 / (1 + step / 900) + (0.35 if step % 97 == 0 else 0.02 * (step % 7))
             found = {"step": step, "loss": loss, "accuracy": 1 - loss / 5, "lr": 0.001}
             at = begin + timedelta(seconds=30 + 12 * i)
-            entries.append(entry(name(n, i), parent=parent, metrics=found).model_copy(update={"reported_at": at}))
+            entries.append(replace(entry(name(n, i), parent=parent, metrics=found), reported_at=at))
             parent = name(n, i)
         step -= 40
         restarts = tuple(

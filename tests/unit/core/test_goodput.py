@@ -237,8 +237,7 @@ def test_a_fit_that_goes_back_over_a_poisoned_checkpoint_makes_its_training_rewo
     )
     (made,) = run.segments
     entries = [
-        entry.model_copy(update={"parent": parent})
-        for entry, parent in zip(made.checkpoints, (None, name(1, 1), base), strict=True)
+        replace(entry, parent=parent) for entry, parent in zip(made.checkpoints, (None, name(1, 1), base), strict=True)
     ]
     back = replace(run, segments=(made.model_copy(update={"checkpoints": tuple(entries)}),))
     assert parts(account(a_try(1, 0), run).total)["rework"] == 20

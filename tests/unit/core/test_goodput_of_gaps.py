@@ -50,7 +50,7 @@ def test_phases_that_a_ray_does_not_tell_are_no_wait_for_nodes() -> None:
 
 def test_a_commit_whose_time_nobody_recorded_leaves_the_end_open() -> None:
     """It was found later: somewhere after the last recorded one, the training stopped being rework."""
-    late = segment(commits={name(1, 2): 500}).checkpoints[0].model_copy(update={"late": True})
+    late = replace(segment(commits={name(1, 2): 500}).checkpoints[0], late=True)
     run = attempt(
         1,
         claimed=2,

@@ -135,9 +135,7 @@ def with_texts(text: str) -> Seen:
         return f"{name}{text}" if name in names else name
 
     checkpoints = tuple(
-        c.model_copy(
-            update={"name": renamed(c.name), "parent": renamed(c.parent), "metrics": {text: text, "loss": 1.0}}
-        )
+        replace(c, name=renamed(c.name), parent=renamed(c.parent), metrics={text: text, "loss": 1.0})
         for c in found.lineage.checkpoints
     )
     attempts = tuple(

@@ -60,7 +60,7 @@ def test_parents_say_by_which_way_a_checkpoint_came_from_them() -> None:
 
 
 def test_a_warm_start_names_the_other_experiment() -> None:
-    first = seen().lineage.checkpoints[0].model_copy(update={"parent": "s3://models/other/g000001/attempts/000001/c"})
+    first = replace(seen().lineage.checkpoints[0], parent="s3://models/other/g000001/attempts/000001/c")
     found = Seen(seen().lineage.model_copy(update={"checkpoints": (first,)}), NOW)
     (row,) = build_table(found, Filter(), metric=None).rows
     assert (row.parent.how, row.parent.is_known) == ("warm-started from", False)  # type: ignore[union-attr]
@@ -240,7 +240,7 @@ def test_the_same_facts_give_the_same_page() -> None:
 )
 def test_any_metrics_can_be_drawn(values: list[Any]) -> None:
     checkpoints = [
-        many(1).lineage.checkpoints[0].model_copy(update={"name": f"g000001/c{i}", "metrics": {"m": v, "step": v}})
+        replace(many(1).lineage.checkpoints[0], name=f"g000001/c{i}", metrics={"m": v, "step": v})
         for i, v in enumerate(values)
     ]
     chart = build_chart(checkpoints, "m")
