@@ -9,9 +9,11 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core import layout
@@ -26,12 +28,12 @@ _PACKAGE = Path(__file__).parents[2] / "airflow_provider"
 TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
-def provider_zip(spec: JobSpec) -> bytes:
-    """core/ and runtime/ with the job's document."""
+def provider_zip(spec: JobSpec, *, changed: Mapping[str, bytes] = MappingProxyType({})) -> bytes:
+    """core/ and runtime/ with the job's document; `changed` are files of the package as a test wants them."""
     files = {f"airflow_provider/{JOB_SPEC_FILE}": spec.body()}
     for path in [_PACKAGE / "__init__.py", *_PACKAGE.glob("core/*.py"), *_PACKAGE.glob("runtime/*.py")]:
         files[f"airflow_provider/{path.relative_to(_PACKAGE)}"] = path.read_bytes()
-    return zipped(files)
+    return zipped({**files, **changed})
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -58,6 +60,8 @@ class Experiment:
     files: dict[str, bytes]
     """The working directory."""
     env: dict[str, str] = field(default_factory=dict)
+    package: dict[str, bytes] = field(default_factory=dict)
+    """Files of the travelling package that differ from ours."""
     bucket: str = "models"
 
     def __post_init__(self) -> None:
@@ -146,7 +150,7 @@ class Experiment:
 
     def submit(self, spec: JobSpec) -> str:
         """Upload both packages and post the job."""
-        code = self._upload(provider_zip(spec))
+        code = self._upload(provider_zip(spec, changed=self.package))
         work = self._upload(zipped(self.files))
         env = {ATTEMPT_ENV: str(spec.ref), "PYTHONUNBUFFERED": "1", **self.env}
         body = {

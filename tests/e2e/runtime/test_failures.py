@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
+import airflow_provider
 from airflow_provider.core import layout
 from airflow_provider.core.job import TrainingKind, TrainingSpec
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig
@@ -69,8 +71,10 @@ def test_error_of_the_code_releases_the_checkpoint(experiment: Experiment) -> No
 @pytest.mark.slow
 def test_ray_without_the_seams_trains_unfenced_and_says_so(experiment: Experiment, healthy: Experiment) -> None:
     """The self-check fails: Ray's plain run directory, a warning, the same restore."""
-    # The check pickles a run config with this package; Ray brings its own.
-    experiment.files["cloudpickle.py"] = b"raise ImportError('not in this test')"
+    check = (Path(airflow_provider.__file__).parent / "runtime/seams.py").read_bytes()
+    # As if this Ray's manifest lacked a key that ours needs.
+    assert b'_SNAPSHOT_KEYS = {"checkpoint_results"' in check
+    experiment.package["airflow_provider/runtime/seams.py"] = check.replace(b'{"checkpoint_results"', b'{"another_key"')
     first = experiment.start(loop(), 1)
     experiment.until(lambda: len(published(experiment)) >= 2, job=first, what="2 commits")
     kill(drivers(experiment.ray))
