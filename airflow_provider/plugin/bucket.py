@@ -28,7 +28,7 @@ CACHED_BYTES = 32_000_000
 """Of one experiment's records as they are stored."""
 LARGEST_BYTES = 64_000_000
 """Of one record, and of all that one reading takes; Ray's manifest of 10,000 checkpoints has some 10 MB."""
-MEMORY_PER_BYTE = 9
+MEMORY_PER_BYTE = 3
 """What a stored byte takes once it is parsed and projected, as measured with 10,000 checkpoints."""
 
 

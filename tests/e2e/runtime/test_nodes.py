@@ -124,8 +124,11 @@ def test_elastic_run_shrinks_and_grows_with_its_nodes(experiment: Experiment, cl
 
 
 def sizes(experiment: Experiment, job: str) -> list[int]:
-    """World sizes one after another, as the loop's first rank says them."""
-    return [int(size) for size in re.findall(r"rank 0 of (\d+)", plain(experiment.log(job)))]
+    """World sizes one after another, as each first rank says it.
+
+    Each node on this machine forwards what all of them write, so a line comes several times, and late.
+    """
+    return [int(size) for size in dict(re.findall(r"pid=(\d+).*rank 0 of (\d+)", plain(experiment.log(job)))).values()]
 
 
 def plain(log: str) -> str:
