@@ -64,6 +64,7 @@ def test_a_story_stops_short_of_the_open_finding() -> None:
         world.close()
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))
 def test_each_seeded_mistake_is_found(mistake: Mistake) -> None:
     """A machine that finds nothing anywhere would pass on any code."""
