@@ -132,5 +132,5 @@ build: setup  ## Build the distribution into dist/
 	$(BIN)/python -m build --outdir dist
 
 clean:  ## Remove virtual environments, caches and builds
-	rm -rf .venv .venv-* dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .make .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

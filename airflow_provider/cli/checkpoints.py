@@ -196,7 +196,11 @@ def _next_restore(chosen: Chosen) -> tuple[str, bool]:
         point = scan_restore_point(chosen.records, ref=following, policy=last.restore_policy)
     except (NoUsableCheckpoint, RecordUnreadable) as error:
         return f"the next attempt ({following}) would fail: {error}", False
-    return f"the next attempt ({following}) would begin so: {point.reason if point else 'from the start'}", True
+    how = f"the next attempt ({following}) would begin so: {point.reason if point else 'from the start'}"
+    newest = chosen.facts.attempts[-1]
+    if newest.collected is not None and newest.collected.accepted:
+        how = f"the training has finished: a clear trains anew; with on_clear='restore' {how}"
+    return how, True
 
 
 def _answer(chosen: Chosen, record: QuarantineRecord, said: str, *, is_changed: bool) -> Answer:

@@ -28,10 +28,10 @@ _AWS_CONN_ID = _arg(
 _EXPERIMENT = (
     _arg("experiment", nargs="?", help="URI of the experiment: s3://bucket/path, or an absolute path"),
     _arg("--dag-id", help="Instead of the URI: the training's DAG"),
-    _arg("--task-id", help="and its task"),
-    _arg("--run-id", help="and its DAG run"),
-    _arg("--map-index", type=int, default=-1, help="and its map index, if it is mapped"),
-    _arg("--storage-path", help="Derive the path from it and the names above, without Airflow's database"),
+    _arg("--task-id", help="Instead of the URI: the training's task"),
+    _arg("--run-id", help="Instead of the URI: the training's DAG run"),
+    _arg("--map-index", type=int, default=-1, help="Instead of the URI: the training's map index, if it is mapped"),
+    _arg("--storage-path", help="Derive the path from it and the training's names, without Airflow's database"),
     _AWS_CONN_ID,
     _JSON,
     _VERBOSE,
@@ -96,7 +96,9 @@ _GC = (
     _arg("--jobs", action="store_true", help="Orphan jobs of ours on the cluster"),
     _arg("--leftovers", action="store_true", help="Uploads that were never committed, of attempts that are over"),
     _arg("--experiments", action="store_true", help="Whole experiments that ended long ago"),
-    _arg("--older-than", default="30d", metavar="AGE", help="For the last two: 30d, 12h (default: 30d)"),
+    _arg(
+        "--older-than", default="30d", metavar="AGE", help="For --leftovers and --experiments: 30d, 12h (default: 30d)"
+    ),
     _arg("--depth", type=int, default=5, help="How many folders deep to look (default: 5)"),
     _arg("--apply", dest="is_applied", action="store_true", help="Act; without it nothing is changed"),
     _ALL,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MAX_ROUNDS = 3
 """Times another run may replace the last published model under a gate before the gate's word stands."""
 _NO_STATE = (
-    "no DAG schedules on it or lists it among its inlets or outlets, so Airflow keeps no state for it; compared with its "
-    "newest event"
+    "Airflow keeps no state for it yet, since no DAG schedules on it or has it in inlets or outlets beside the gate; compared "
+    "with its newest event. With inlets=[...] of it on this task there is state from the first night on"
 )
 
 

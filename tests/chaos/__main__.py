@@ -27,6 +27,11 @@ def main() -> int:
         else chosen(count=options.runs, seed=options.seed)
     )
     reports = [r for r in read_reports(options.results) if r.verdict.is_clean] if options.results else []
+    if not chosen_pairs:
+        sys.stderr.write(
+            f"No pair's name contains {options.only!r}; one is {pairs()[0].name!r} (docs/chaos.md has all).\n"
+        )
+        return 2
     known = {report.name for report in reports}
     chosen_pairs = [pair for pair in chosen_pairs if pair.name not in known]
     sys.stdout.write(f"{len(chosen_pairs)} of {len(pairs())} pairs, seed {options.seed}, {len(known)} known as clean\n")

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.cli.exit_codes import NOT_FOUND, OK, PROBLEM, USAGE
 from airflow_provider.core import layout
-from airflow_provider.core.records import AttemptRef, QuarantineRecord, RestorePolicy
+from airflow_provider.core.records import AttemptRef, CollectedRecord, QuarantineRecord, RestorePolicy
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.local import LocalObjectStore
 from airflow_provider.storage.restore_scan import scan_restore_point
@@ -43,6 +43,15 @@ def write(path: Path, **changes: Any) -> None:
     known: dict[str, Any] = {"checkpoint": NAME, "reason": "poison: x", "attempt": 1, "created_at": NOW, **changes}
     (path / KEY).parent.mkdir(parents=True, exist_ok=True)
     (path / KEY).write_bytes(QuarantineRecord(**known).body())
+
+
+def test_a_finished_training_is_restored_only_where_the_task_asks_for_it(
+    bench: Bench, cli: CommandLine, folder: Path
+) -> None:
+    bench.end("success")
+    bench.store.put_raw(layout.collected(1, 1), CollectedRecord(k=1, accepted=True, written_at=NOW).body())
+    said = quarantine(cli, on_disk(bench, folder))
+    assert "a clear trains anew; with on_clear='restore' the next attempt (g1/a2) would begin so" in said.text
 
 
 def quarantine(cli: CommandLine, path: Path, name: str = FULL, *more: str) -> Said:
