@@ -331,15 +331,16 @@ async def _rest(
     clock: Clock,
 ) -> LogChunk:
     error: RayTrainError | None = None
-    for pause_s in (limits.first_wait_s, 0.0):
+    for is_again in (False, True):
         try:
             # As a rule the tail has shown all: then the log, which may be long, isn't fetched again to find nothing new.
-            part = reader.rest_if(await source.log_size(submission_id))
+            # Asked once: a gateway may hang up on HEAD and let GET pass.
+            part = None if is_again else reader.rest_if(await source.log_size(submission_id))
             if part is None:
                 part = await source.logs(submission_id, position=reader.position, max_chars=limits.final_chars)
         except (ClusterUnreachable, NotARayDashboard) as failed:
             error = failed
-            await clock.sleep(pause_s)
+            await clock.sleep(0.0 if is_again else limits.first_wait_s)
         else:
             return last_chunk(part, reader=reader)
     # The node that held the log may be gone (ray issue 65402); that is no word about the job.

@@ -26,6 +26,7 @@ class ScriptedSource:
     sessions: list[tuple[list[str], Exception]]
     ends_after: int
     logs_error: Exception | None = None
+    size_error: Exception | None = None
     num_opened: int = 0
     num_polls: int = 0
     num_read: int = 0
@@ -62,8 +63,8 @@ class ScriptedSource:
 
     async def log_size(self, submission_id: str) -> int | None:
         """As Ray's answer would be."""
-        if self.logs_error:
-            raise self.logs_error
+        if error := self.size_error or self.logs_error:
+            raise error
         return len(json.dumps({"logs": self.log})) if self.says_size else None
 
     async def sleep(self, seconds: float) -> None:
@@ -122,6 +123,16 @@ async def test_what_a_session_left_out_is_fetched(missing: int) -> None:
     source = ScriptedSource(log, [([log[:-missing]], TailClosed())], ends_after=1)
     assert lines(await read(source)) == ["first", "second"]
     assert source.num_read == 1
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_answers_no_question_for_the_size_hides_no_line() -> None:
+    """Some answer HEAD by hanging up: the log is read as before."""
+    source = ScriptedSource(
+        "first\nsecond\n", [(["first\n"], TailClosed())], ends_after=1, size_error=ClusterUnreachable("no connection")
+    )
+    chunks = await read(source)
+    assert (lines(chunks), notes(chunks)) == (["first", "second"], [])
 
 
 @pytest.mark.asyncio
