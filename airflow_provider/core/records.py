@@ -6,9 +6,9 @@ error, because guessing at a rule we don't know could give two processes the rig
 
 from __future__ import annotations
 
-import sys
 from dataclasses import field
 from enum import Enum
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -138,12 +138,18 @@ def _known_fields(value: object) -> object:
     return {name: part for name, part in value.items() if name in RestorePolicy.model_fields}
 
 
+@lru_cache(maxsize=4_096)
+def _kept_once(name: str) -> str:
+    """The first of equal texts. Not `sys.intern`: Python 3.12 frees none of those, and some trainings name each file anew."""
+    return name
+
+
 # An experiment may have 10,000 checkpoints of many files each: with slots each takes a tenth of a model's memory.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFile:
     """One object of a checkpoint. `key` is relative to the checkpoint's folder, `size` in bytes."""
 
-    key: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(sys.intern)]
+    key: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_kept_once)]
     """The checkpoints of a training have files of the same names: each name is kept once."""
     size: Annotated[Number, Field(ge=0)]
     etag: Id = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_provider.core.records import (
     SCHEMA_VERSION,
     AliveRecord,
     AttemptRef,
+    CheckpointFile,
     ClaimRecord,
     CollectedRecord,
     OutcomeRecord,
@@ -172,6 +174,15 @@ def test_any_damage_to_a_field_is_read_or_refused_with_our_error(record: Record,
     if isinstance(again, ClaimRecord):
         assert again.ref.rank >= (1, 1)
     assert type(record).parse(again.body(), key="k").schema_version == SCHEMA_VERSION
+
+
+def test_names_of_files_are_kept_once_but_not_for_ever() -> None:
+    """Python 3.12 never frees an interned text, and an API server or a triggerer reads the files of all trainings."""
+    name, again = ("".join(["epoch=3-step=", "1200.ckpt"]) for _ in range(2))
+    assert name is not again
+    assert CheckpointFile(key=name, size=1).key is CheckpointFile(key=again, size=1).key
+    other = "".join(["epoch=3-step=", "1200.ckpt"])
+    assert sys.intern(other) is other, "nothing had interned it"
 
 
 def test_refs_rank_by_generation_then_attempt() -> None:
