@@ -178,10 +178,9 @@ def test_any_damage_to_a_field_is_read_or_refused_with_our_error(record: Record,
 
 def test_names_of_files_are_kept_once_but_not_for_ever() -> None:
     """Python 3.12 never frees an interned text, and an API server or a triggerer reads the files of all trainings."""
-    name, again = ("".join(["epoch=3-step=", "1200.ckpt"]) for _ in range(2))
+    name, again, other = (f"epoch={epoch}-step=1200.ckpt" for epoch in (3, 3, 3))
     assert name is not again
     assert CheckpointFile(key=name, size=1).key is CheckpointFile(key=again, size=1).key
-    other = "".join(["epoch=3-step=", "1200.ckpt"])
     assert sys.intern(other) is other, "nothing had interned it"
 
 
