@@ -219,7 +219,10 @@ def _own_commits(attempt: AttemptCheckpoints) -> list[tuple[str, str | None]]:
     recorded = sorted(attempt.recorded, key=lambda e: (e.late, e.reported_at))
     names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
     own = [n for n in names if layout.is_of(attempt.ref.attempt, n) and layout.copied_from(n) is None]
-    return [(name, parents.get(name, restored)) for name in own]
+    told = {e.checkpoint for e in recorded if not e.late}
+    # What a driver could no longer tell came after all that it told, unless the list shows where it belongs.
+    last = next((n for n in reversed(own) if n in told), restored) if told.isdisjoint(listed) else restored
+    return [(name, parents.get(name, restored if name in told else last)) for name in own]
 
 
 def verify(candidate: Candidate, found: Iterable[CheckpointFile]) -> Verdict:

@@ -393,6 +393,10 @@ def test_a_fall_is_seen_though_what_it_fell_from_is_listed_no_more() -> None:
     assert began((f"{A2}/c7", 7), recorded=recorded, restored=good) == dict.fromkeys(
         (f"{A2}/c0", f"{A2}/c7"), f"{fell} 0"
     )
+    for found_later in ((), (made(f"{A2}/c9", 9, None, late=True),)):
+        assert began((f"{A2}/c9", 9), recorded=(*recorded[:1], *found_later), restored=good) == dict.fromkeys(
+            (f"{A2}/c0", f"{A2}/c9"), f"{fell} 0"
+        ), "committed while the driver ended, and recorded by nobody or by who came after it"
     late = made(f"{A2}/c1", 1, None, late=True)
     assert began((f"{A2}/c1", 1), recorded=(late,), restored=good) == {f"{A2}/c1": f"{fell} 1"}
 
@@ -408,6 +412,14 @@ def test_what_was_committed_before_the_fall_did_not_begin_again() -> None:
         made(f"{A2}/c0", 0, f"{A2}/again6"),
     )
     assert list(began((f"{A2}/c0", 0), recorded=recorded, restored=good)) == [f"{A2}/c0"]
+
+
+def test_what_only_the_list_knows_follows_its_neighbour_there() -> None:
+    """A torn segment of records hides commits of before the fall, too."""
+    good = RestoredRecord(checkpoint=f"{A1}/c4", reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    recorded = (made(f"{A2}/c7", 7, f"{A2}/c6"), made(f"{A2}/c0", 0, f"{A2}/c7"))
+    listed = [(f"{A2}/c{epoch}", epoch) for epoch in (5, 6, 7, 0, 8)]
+    assert list(began(*listed, recorded=recorded, restored=good)) == [f"{A2}/c0", f"{A2}/c8"]
 
 
 def test_what_a_loop_ignored_ranks_behind_what_its_attempt_had_committed() -> None:
