@@ -6,13 +6,13 @@ all; these rules correct both. Numbers come in, a verdict with its reason goes o
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider.core.failure import Failure, FailureKind
+from airflow_provider.core.manifest import finite
 from airflow_provider.core.spec import FailureConfig
 
 _ENDS_AT_ONCE = frozenset({FailureKind.CONFIG, FailureKind.PERMISSION, FailureKind.SUPERSEDED})
@@ -195,7 +195,7 @@ def prove_restore(restored: Mapping[str, Any], reported: Mapping[str, Any], *, d
         )
     names = (declared,) if declared else GUESSED_PROGRESS
     for name in names:
-        before, after = _finite(restored.get(name)), _finite(reported.get(name))
+        before, after = finite(restored.get(name)), finite(reported.get(name))
         if before is None or after is None:
             continue
         if after < before:
@@ -204,9 +204,3 @@ def prove_restore(restored: Mapping[str, Any], reported: Mapping[str, Any], *, d
         return RestoreProof("yes", f"{name} went on from {before:g} to {after:g}", declared is not None, name)
     what = f"{declared} is not a number in both" if declared else "no progress metric in both"
     return RestoreProof("unknown", f"{what} the restored checkpoint and the first report", declared is not None)
-
-
-def _finite(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)

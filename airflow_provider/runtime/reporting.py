@@ -118,17 +118,18 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
         """Tell a commit: Ray has written its manifest before it calls this."""
         with _swallowed("report"):
             strict, _ = bounded_metrics(training_report.metrics or {})
-            if self._awaits_first_report:
-                self._awaits_first_report = False
+            is_first, self._awaits_first_report = self._awaits_first_report, False
+            if is_first:
                 self._tell(lambda at: ReportEvent(at=at, metrics=strict))
-                if self._watch is not None:
-                    self._watch.first_report(strict)
             if training_report.checkpoint is not None:
                 self._num_commits += 1
                 name = str(training_report.checkpoint.path).removeprefix(self.run_folder + "/")
                 self._tell(lambda at: CommitEvent(at=at, checkpoint=name, metrics=strict))
-                if self._watch is not None:
-                    self._watch.committed(strict)
+            # Both are told by now: what was held back is deleted next, and the store may be slow.
+            if self._watch is not None and is_first:
+                self._watch.first_report(strict)
+            if self._watch is not None and training_report.checkpoint is not None:
+                self._watch.committed(strict)
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         """Note why a worker group failed; Ray shows the decision hook no error."""

@@ -120,6 +120,7 @@ def test_never_refits_what_would_fail_again(kind: FailureKind) -> None:
         ({"epoch": 3}, {}, "epoch", "unknown"),
         ({"epoch": "NaN"}, {"epoch": 1}, "epoch", "unknown"),
         ({"epoch": True}, {"epoch": False}, "epoch", "unknown"),
+        ({"epoch": 10**400}, {"epoch": 1}, "epoch", "unknown"),
     ],
 )
 def test_proof_of_a_restore(before: dict, after: dict, declared: str | None, proven: str) -> None:

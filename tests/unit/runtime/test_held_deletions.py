@@ -20,6 +20,7 @@ from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manife
 from airflow_provider.core.records import AttemptRef
 from airflow_provider.core.spec import FailureConfig
 from airflow_provider.runtime import held_deletions
+from airflow_provider.runtime.events import EventReader
 from airflow_provider.runtime.fencing import AttemptStorageContext, Fence, FencedLocalFileSystem
 from airflow_provider.runtime.reporting import ControllerEvents
 
@@ -201,6 +202,21 @@ def test_what_was_held_back_goes_through_the_fence(tmp_path: Path) -> None:
         controller.report("c5", epoch=5)
 
     assert tell(tmp_path, story, 4).there(f"{A1}/c4") == [f"{A1}/c4"]
+
+
+def test_a_commit_is_told_before_anything_is_deleted(tmp_path: Path) -> None:
+    """Deleting waits for the store, and a controller may die in it: the driver knows of the commit by then."""
+    told: list[list[str]] = []
+
+    def story(controller: Controller) -> None:
+        def delete() -> None:
+            told.append([type(event).__name__ for event in EventReader(str(tmp_path / "events")).read_new()][-2:])
+
+        held_deletions.is_held(Fence(str(tmp_path), REF), delete)
+        controller.report("c5", epoch=5)
+
+    tell(tmp_path, story, 4)
+    assert told == [["ReportEvent", "CommitEvent"]]
 
 
 def test_where_it_is_not_known_what_was_restored_nothing_is_deleted(
