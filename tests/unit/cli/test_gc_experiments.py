@@ -281,6 +281,27 @@ def test_an_experiment_from_which_a_training_began_since_the_look_is_kept(root: 
     assert files(second) == {}
 
 
+def test_a_look_that_takes_longer_than_it_holds_is_not_made_for_each_deed(root: Path) -> None:
+    """Thousands of experiments are read in minutes: each of their deeds would read them all again."""
+    for days in (90, 80, 70, 60):
+        experiment(root, f"of{days}", days=days)
+    experiment(root, "newest", days=1)
+    seconds, num_looks = [0.0], [0]
+
+    def look() -> Discovered:
+        seconds[0] += 100
+        num_looks[0] += 1
+        return looked(root)()
+
+    search = gc_experiments.ExperimentSearch(
+        86_400.0, lambda _: JobUnknown(None), look, lambda _: None, clock=lambda: seconds[0]
+    )
+    for item in [i for i in search.find() if i.deed is not None]:
+        assert "deleted" in (item.carried_out().done or "")
+        seconds[0] += 60
+    assert num_looks[0] == 2, "the first took 100 s and held for the next 100 s"
+
+
 def test_a_try_that_comes_while_it_is_deleted_finds_its_claims(
     cli: CommandLine, root: Path, server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
