@@ -257,7 +257,7 @@ class Scribe:
             )
 
     def _prove(self, proof: RestoreProof) -> None:
-        if self.proof is None or self.proof.proven != "no":
+        if self.proof is None or self.proof.proven != "no" or proof.fallen_metric is not None:
             self.proof = proof
         if proof.proven == "yes":
             say(f"restore proven: {proof.reason}")
