@@ -38,12 +38,17 @@ class RestoreWatch:
     def __init__(self, fence: Hashable, *, declared: str | None) -> None:
         """`declared` is the progress metric: a guessed one accuses nobody."""
         self.fence, self.declared = fence, declared
+        self.has_begun = False
         self._base: Mapping[str, Any] | None = None
         self._may_delete = False
 
     def begin(self, restored: Mapping[str, Any] | None) -> None:
-        """Metrics of the checkpoint that the first workers get. Before they are known nothing is deleted."""
-        self._base, self._may_delete = restored, True
+        """Metrics of the checkpoint that the next workers get. Before they are known nothing is deleted.
+
+        What was held back by then stays: nobody could judge what replaced it.
+        """
+        _HELD.pop(self.fence, None)
+        self._base, self._may_delete, self.has_begun = restored, True, True
 
     def workers_started(self) -> None:
         """They have a checkpoint to go on from: hold back."""

@@ -98,9 +98,7 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
         """Tell the train run's id."""
         self._tell(lambda at: StartEvent(at=at, train_run_id=str(getattr(train_run_context, "run_id", ""))))
         self._enter(Phase.WAITING)
-        if self._watch is not None and self.storage is not None:
-            with _swallowed("start"):
-                self._watch.begin(self.storage.restored_metrics())
+        self._begin_watch()
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         """Tell a new phase, and the failure behind it."""
@@ -141,6 +139,7 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
         """New workers: their first report proves what they restored."""
         self._awaits_first_report = True
         if self._watch is not None:
+            self._begin_watch()  # where the store was away at the controller's start
             self._watch.workers_started()
 
     def before_controller_execute_failure_decision(self, failure_decision: Any) -> None:
@@ -177,6 +176,11 @@ class ControllerEvents(ControllerCallback, ReportCallback, WorkerGroupCallback, 
             context.report = adapted_report(context.report, storage=getattr(context, "storage_context", None))
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _begin_watch(self) -> None:
+        if self._watch is not None and self.storage is not None and not self._watch.has_begun:
+            with _swallowed("start"):
+                self._watch.begin(self.storage.restored_metrics())
 
     def _enter(self, phase: Phase) -> None:
         if phase is not self._phase:

@@ -236,6 +236,33 @@ def test_where_it_is_not_known_what_was_restored_nothing_is_deleted(
     assert tell(tmp_path, story, 4).there(f"{A1}/c4", f"{A2}/c5") == [f"{A1}/c4", f"{A2}/c5"]
 
 
+@pytest.mark.parametrize(("num_away", "left"), [(1, []), (2, [f"{A1}/c4", f"{A2}/c5"])])
+def test_what_was_restored_is_asked_for_again_at_the_next_start_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_away: int, left: list[str]
+) -> None:
+    """One read that failed must not end retention for days; what nobody could judge by then stays."""
+    asked, real = [0], AttemptStorageContext.restored_metrics
+
+    def away(self: AttemptStorageContext) -> dict[str, Any] | None:
+        asked[0] += 1
+        if asked[0] <= num_away:
+            raise OSError("away")
+        return real(self)
+
+    monkeypatch.setattr(AttemptStorageContext, "restored_metrics", away)
+
+    def story(controller: Controller) -> None:
+        controller.report("c5", epoch=5)
+        controller.report("c6", epoch=6)
+        controller.start_workers()
+        controller.report("c7", epoch=7)
+        controller.report("c8", epoch=8)
+
+    there = [f"{A1}/c4", *(f"{A2}/c{epoch}" for epoch in (5, 6, 7, 8))]
+    assert tell(tmp_path, story, 4).there(*there) == [*left, f"{A2}/c8"]
+    assert asked == [num_away + 1], "known once, it is not asked for again"
+
+
 def test_without_the_fence_nothing_is_held(tmp_path: Path) -> None:
     """Ray's plain run directory has no filesystem of ours to hold anything back: a documented limit."""
     assert tell(tmp_path, lambda c: c.report("c0", epoch=0), 4, is_fenced=False).there(f"{A1}/c4") == []

@@ -302,7 +302,9 @@ def test_what_was_read_with_a_fatal_report_is_recorded_before_the_process_ends(
     assert [(c.checkpoint, c.parent) for c in segment.checkpoints] == [(name(0), "attempts/000009/c4")]
 
 
-def test_a_fall_of_a_guessed_metric_hides_no_later_fall_of_the_declared_one(store: ExperimentStore, tmp_path: Path) -> None:
+def test_a_fall_of_a_guessed_metric_hides_no_later_fall_of_the_declared_one(
+    store: ExperimentStore, tmp_path: Path
+) -> None:
     """The outcome names the metric that ended the job, or the next attempt would go on from the beginning."""
     training = TrainingSpec(kind=TrainingKind.TRAIN_LOOP, target="m:f", progress_metric="epoch")
     spec = JobSpec(experiment_uri=str(tmp_path), ref=REF, k=1, submission_id="s", training=training)
