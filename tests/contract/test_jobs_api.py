@@ -272,6 +272,25 @@ def test_tail_shows_each_line_once(jobs_api: JobsApi, name: str) -> None:
     assert second[-4:] == ["a", "b", "c", "last without end"]
 
 
+def test_the_size_of_a_log_is_that_of_its_answer(jobs_api: JobsApi, name: str) -> None:
+    """Asked without fetching it; a text beyond ASCII is escaped in the answer, and counted so."""
+
+    async def run() -> int | None:
+        async with jobs_api.async_client() as client:
+            await client.submit(JobRequest(name, "printf 'größer\\n\\tals \"a\"'"))
+            async for _ in client.tail(name, limits=TailLimits(first_wait_s=0.2)):
+                pass
+            return await client.log_size(name)
+
+    size = asyncio.run(run())
+    request = urllib.request.Request(f"{jobs_api.address}/api/jobs/{name}/logs")
+    request.add_header("Authorization", f"Bearer {jobs_api.token}")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        body = answer.read()
+    assert b"als" in body
+    assert size == len(body)
+
+
 def test_tail_past_a_line_that_is_too_large(jobs_api: JobsApi, name: str) -> None:
     """A line of 6 MiB: whatever the server does with it, what follows is shown and nothing twice."""
     # Ray writes "Running entrypoint ..." when the entrypoint runs already: without waiting for it, it would land inside our line.
