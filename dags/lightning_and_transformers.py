@@ -46,6 +46,6 @@ with DAG(
     RayTrainOperator(
         task_id="transformers",
         trainer="digits_transformers:make_trainer",
-        train_loop_config=LENGTH | {"lr": 0.005},
+        train_loop_config=LENGTH | {"lr": 0.01},
         **COMMON,
     )
