@@ -15,10 +15,10 @@ from airflow_provider.core.errors import RayJobFailed
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import AttemptRef, QuarantineRecord, WarmStartRecord
+from airflow_provider.core.records import AttemptRef, OutcomeState, QuarantineRecord, WarmStartRecord
 from airflow_provider.core.spec import FailureConfig
 from airflow_provider.runtime.ending import Ending
-from airflow_provider.runtime.events import CommitEvent, append_event
+from airflow_provider.runtime.events import CommitEvent, ReportEvent, append_event
 from airflow_provider.runtime.fit_loop import FitLoop
 from airflow_provider.runtime.restoring import Resolved
 from airflow_provider.runtime.scribe import Scribe
@@ -147,3 +147,22 @@ def dies(*epochs: int) -> Fit:
         raise Killed
 
     return fit
+
+
+def begins_again(*epochs: int) -> Fit:
+    """A loop that ignores its checkpoint: the first report is of epoch 0, then it commits."""
+
+    def fit(ray: FakeRay) -> None:
+        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
+        for epoch in epochs:
+            ray.commit(epoch)
+
+    return fit
+
+
+def run_to_its_fall(loop: FitLoop) -> None:
+    """Run a loop whose progress metric falls, and write the outcome as the driver does at its end."""
+    fatal: list[Failure] = []
+    loop.scribe.on_fatal = fatal.append
+    loop.run()
+    loop.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)

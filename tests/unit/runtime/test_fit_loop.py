@@ -13,7 +13,7 @@ from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.records import AttemptRef, OutcomeState, RestoredRecord
 from airflow_provider.runtime.events import ReportEvent, append_event
 from airflow_provider.runtime.restoring import read_attempts
-from tests.support.fit_world import AT, FakeRay, World, ends, fails, quarantine
+from tests.support.fit_world import AT, FakeRay, World, begins_again, ends, fails, quarantine, run_to_its_fall
 
 
 @pytest.fixture
@@ -138,16 +138,8 @@ def test_what_a_loop_committed_that_began_again_is_not_gone_on_from(world: World
     first, _ = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3, 4), max_refits=0)
     first.run()
 
-    def ignores(ray: FakeRay) -> None:
-        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
-        ray.commit(0)
-        ray.commit(1)
-
-    second, _ = world.attempt(2, ignores)
-    fatal: list[Failure] = []
-    second.scribe.on_fatal = fatal.append
-    second.run()
-    second.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+    second, _ = world.attempt(2, begins_again(0, 1))
+    run_to_its_fall(second)
     third, ray = world.attempt(3, ends(5))
     third.run()
     assert ray.starts == ["attempts/000001/checkpoint_4"]
@@ -164,12 +156,7 @@ def test_what_a_loop_ignored_is_gone_on_from_though_its_own_commits_replaced_it(
     ray.num_to_keep = 1
     first.run()
 
-    def ignores(ray: FakeRay) -> None:
-        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
-        for epoch in (0, 1):
-            ray.commit(epoch)
-
-    second, ray = world.attempt(2, ignores)
+    second, ray = world.attempt(2, begins_again(0, 1))
     ray.num_to_keep = 1
     fatal: list[Failure] = []
     second.scribe.on_fatal = fatal.append
@@ -199,17 +186,10 @@ def test_a_loop_that_begins_again_in_try_after_try_loses_nothing(world: World) -
     first.run()
     good = "attempts/000001/checkpoint_4"
 
-    def ignores(ray: FakeRay) -> None:
-        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
-        ray.commit(0)
-
     for n in (2, 3, 4):
-        attempt, ray = world.attempt(n, ignores)
+        attempt, ray = world.attempt(n, begins_again(0))
         ray.num_to_keep = 1
-        fatal: list[Failure] = []
-        attempt.scribe.on_fatal = fatal.append
-        attempt.run()
-        attempt.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+        run_to_its_fall(attempt)
         assert ray.starts == [good if n == 2 else layout.copy_name(n, good)]
     last, ray = world.attempt(5, ends(5))
     last.run()
@@ -231,10 +211,7 @@ def test_own_commits_before_the_fall_are_gone_on_from(world: World) -> None:
 
     second, ray = world.attempt(2, ignores)
     ray.num_to_keep = 1
-    fatal: list[Failure] = []
-    second.scribe.on_fatal = fatal.append
-    second.run()
-    second.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+    run_to_its_fall(second)
     third, ray = world.attempt(3, ends(6))
     third.run()
     assert ray.starts == [layout.copy_name(3, "attempts/000002/checkpoint_5")]

@@ -8,12 +8,23 @@ from typing import Any
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.records import AttemptRef, OutcomeState, QuarantineRecord
-from airflow_provider.runtime.events import ReportEvent, append_event
+from airflow_provider.core.failure import FailureKind
+from airflow_provider.core.records import AttemptRef, QuarantineRecord
 from airflow_provider.runtime.restoring import Resolved, read_quarantine
 from tests.support.experiment import NOW
-from tests.support.fit_world import AT, FakeRay, Fit, Killed, World, dies, ends, fails, quarantine, repeats
+from tests.support.fit_world import (
+    FakeRay,
+    Fit,
+    Killed,
+    World,
+    begins_again,
+    dies,
+    ends,
+    fails,
+    quarantine,
+    repeats,
+    run_to_its_fall,
+)
 
 
 @pytest.fixture
@@ -168,16 +179,9 @@ def test_what_a_convicted_copy_was_made_of_is_not_copied_again(world: World) -> 
     first, _ = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3, 4), max_refits=0)
     first.run()
 
-    def ignores(ray: FakeRay) -> None:
-        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 0}))
-        ray.commit(0)
-
-    second, ray = world.attempt(2, ignores)
+    second, ray = world.attempt(2, begins_again(0))
     ray.num_to_keep = 1
-    fatal: list[Failure] = []
-    second.scribe.on_fatal = fatal.append
-    second.run()
-    second.ending.write_outcome(OutcomeState.FAILED, fatal[0], for_s=1)
+    run_to_its_fall(second)
     third, ray = world.attempt(3, repeats(), ends(5))
     assert third.run() is None
     originals = [f"attempts/000001/checkpoint_{epoch}" for epoch in (4, 3)]
