@@ -41,9 +41,7 @@ def every_state() -> ExperimentFacts:
     cut_off = second.restored.model_copy(update={"uncommitted": (name(1, 9),)})
     parent = "s3://models/churn/last-night/g000001/attempts/000002/checkpoint_041"
     entries = first.segments[0].checkpoints
-    born = entries[0].model_copy(
-        update={"warm_started_from": parent, "metrics": {"epoch": 0, "loss": 4.0, MARKUP: MARKUP}}
-    )
+    born = replace(entries[0], warm_started_from=parent, metrics={"epoch": 0, "loss": 4.0, MARKUP: MARKUP})
     segment = first.segments[0].model_copy(update={"checkpoints": (born, *entries[1:])})
     return replace(found, attempts=(replace(first, segments=(segment,)), replace(second, restored=cut_off)))
 
