@@ -34,6 +34,8 @@ COLUMNS = (
     Column("block_ms", "worst block", "ms"),
     Column("longest_gap_s", "longest between two polls", "s"),
 )
+ONE_LOG = ("cut", "short", "uncut", "floor", "peer_cut", "peer_uncut")
+"""The sides with the log of one job."""
 Samples = Mapping[str, Sequence[Sample] | str]
 
 
@@ -64,9 +66,7 @@ def run(options: Options) -> Report:
         rows=[_row(title, samples[name]) for name, title in _titles(num_tails).items()],
         goals=goals(samples, poll_s),
         notes=_notes(),
-        plots=(
-            Bars("Bytes fetched, times the log", "", [_bar(name, samples[name], "fetched") for name in _titles(0)][:6]),
-        ),
+        plots=(Bars("Bytes fetched, times the log", "", [_bar(name, samples[name], "fetched") for name in ONE_LOG]),),
         rounds=repeats,
         is_quick=options.quick,
     )

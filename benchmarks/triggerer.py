@@ -46,17 +46,13 @@ def run(options: Options) -> Report:
     """Measure all sides at all sizes."""
     machine, repeats = this_machine(), options.repeats(3)
     sizes = options.choose((10, 100, 1000), (5, 20))
-    poll_s, window_s = options.choose((30.0, 90.0), (2.0, 6.0))
-    samples: dict[tuple[str, int], Sequence[Sample] | str] = {}
+    poll_s, window_s = options.choose((30.0, 60.0), (2.0, 6.0))
+    # In an environment of its own: what can't be had must not end what can.
+    problem = _problem(partial(measure, PEER, 1, poll_s=1.0, window_s=1.0))
+    able = [side for side in SIDES if side is not PEER or not problem]
+    samples: dict[tuple[str, int], Sequence[Sample] | str] = {(PEER.name, size): problem for size in sizes if problem}
     for size in sizes:
-        measured: dict[str, Callable[[], Sample]] = {}
-        for side in SIDES:
-            one = partial(measure, side, size, poll_s=poll_s, window_s=window_s)
-            # In an environment of its own: what can't be had must not end what can.
-            if side is PEER and (problem := _problem(one)):
-                samples[side.name, size] = problem
-            else:
-                measured[side.name] = one
+        measured = {side.name: partial(measure, side, size, poll_s=poll_s, window_s=window_s) for side in able}
         samples |= {(name, size): found for name, found in alternating(measured, repeats).items()}
     hung = _hung(sizes[-1] if options.quick else 100, poll_s)
     return Report(
@@ -87,7 +83,8 @@ def measure(side: Side, size: int, *, poll_s: float, window_s: float, hangs_each
             timeout_s=60 + window_s + 2 * limit_s,
             num_jobs=size,
             window_s=window_s,
-            spread_s=poll_s,
+            # When each is asked is spread already.
+            spread_s=poll_s / 6,
             limit_s=limit_s,
             idle_s=min(5.0, poll_s / 2),
         )
@@ -149,6 +146,10 @@ def _notes() -> tuple[str, ...]:
         ),
         f"Each job writes a line each {LINE_EACH_S:g} s. Each {HANGS_EACH}th question for a status is never answered, the peer's excepted.",
         f"The stand-in's latencies: {origin()}.",
+        (
+            "The peer asks for its connection in tasks that it makes itself, where Airflow 3.3.2's triggerer doesn't answer a blocking "
+            "question: with a connection kept in Airflow its trigger fails. Here it has one in the environment."
+        ),
         "Only ours reads the bucket: the driver's sign of life, once a minute for each job.",
     )
 
