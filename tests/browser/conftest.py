@@ -57,9 +57,9 @@ def airflow(stack: Stack) -> Iterator[AirflowClient]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def log_in(stack: Stack, browser: Browser) -> Iterator[Callable[..., Page]]:
-    """A fresh browser window in which somebody has logged in by the form."""
+    """A fresh browser window in which somebody has logged in by the form. Closed after the test: an open page goes on polling."""
     contexts: list[BrowserContext] = []
 
     def log_in(username: str = stack.airflow.username, *, theme: str = "light") -> Page:

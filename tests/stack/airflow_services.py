@@ -121,13 +121,25 @@ class AirflowServices(Service):
 
     def start(self) -> None:
         """Migrate the database, start the four, wait until all are healthy."""
+        has_tasks = self.home.exists()
         self.home.mkdir(parents=True, exist_ok=True)
         passwords = self.home / "passwords.json"
         passwords.write_text(json.dumps(dict.fromkeys((self.username, self.visitor), self.password)))
         passwords.chmod(0o600)
         self.run_cli("db", "migrate")
+        self.api_server.start()
+        if has_tasks:
+            # A task whose worker finds no API server fails before it begins, and its tries are counted on.
+            with self.client() as client:
+                wait_until(
+                    lambda: _answers(client),
+                    timeout_s=180,
+                    what="Airflow's API server",
+                    process=self.api_server.process,
+                )
         for component in self.components.values():
-            component.start()
+            if component is not self.api_server:
+                component.start()
         self.wait_until_healthy()
 
     def wait_until_healthy(self, *, timeout_s: float = 180.0) -> None:
@@ -239,10 +251,19 @@ class AirflowServices(Service):
             if not component.is_alive():
                 message = f"Airflow's {component.name} ended; {component.log}:\n{tail(component.log)}"
                 raise StackError(message)
-        try:
-            health = client.health()
-        except (httpx.HTTPError, KeyError, ValueError):
-            return False
+        health = _health(client)
         return all(
             health.get(name) == "healthy" for name in ("metadatabase", "scheduler", "triggerer", "dag_processor")
         )
+
+
+def _answers(client: AirflowClient) -> bool:
+    return _health(client).get("metadatabase") == "healthy"
+
+
+def _health(client: AirflowClient) -> dict[str, str | None]:
+    """Of each component; empty while nobody answers."""
+    try:
+        return client.health()
+    except (httpx.HTTPError, KeyError, ValueError):
+        return {}
