@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +15,7 @@ from airflow_provider.cli.doctor_cluster import check_cluster
 from airflow_provider.cli.exit_codes import OK, PROBLEM
 from airflow_provider.cli.findings import Finding, Health, ok, problem
 from airflow_provider.cli.target import DEFAULT_AWS_CONN_ID, DEFAULT_CONN_ID
+from airflow_provider.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -54,7 +56,9 @@ def _installed(name: str) -> str | None:
 
 
 def examine(args: Namespace) -> Answer:
-    """All checks, each whether or not the one before it was well."""
+    """All checks, each whether or not the one before it was well. Raises InvalidConfig."""
+    if not (math.isfinite(args.timeout) and args.timeout >= 0):
+        raise InvalidConfig(f"--timeout {args.timeout:g} is no time to wait", change="write a number of seconds: 180")
     findings = list(_all_checks(args))
     num_problems = sum(1 for one in findings if one.health is Health.PROBLEM)
     data = {"findings": [one.data for one in findings], "num_problems": num_problems}

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider.cli import doctor, doctor_bucket
 from airflow_provider.cli.doctor_bucket import check_bucket
 from airflow_provider.cli.doctor_cluster import _transport
-from airflow_provider.cli.exit_codes import OK, PROBLEM
+from airflow_provider.cli.exit_codes import OK, PROBLEM, USAGE
 from airflow_provider.cli.findings import Finding
 from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.credentials import ClusterCredentials
@@ -77,6 +77,15 @@ def test_each_finding_that_is_not_well_says_what_to_do(cli: CommandLine, tmp_pat
         assert one["health"] == "ok" or one["change"], one
     assert "mount or create it" in finding(said, "bucket-list")["change"]
     assert "AIRFLOW_CONN_NO_SUCH" in finding(said, "ray-connection")["change"]
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_a_time_that_is_none_is_a_usage_error(cli: CommandLine, server: FakeJobsServer, seconds: str) -> None:
+    """Before anything is looked at: with `nan` the check's job would be stopped at once, with `inf` never."""
+    said = cli("doctor", "--submit-check", "--timeout", seconds, "--json")
+    assert said.code == USAGE
+    assert f"--timeout {float(seconds):g} is no time to wait" in said.json["error"]["what"]
+    assert server.num("GET", ".*") + server.num("POST", ".*") == 0
 
 
 def test_a_person_gets_the_remedy_under_the_finding(cli: CommandLine, server: FakeJobsServer) -> None:
