@@ -64,7 +64,7 @@ def _by_airflow(seen: TaskInAirflow, newest: OwnerRecord, *, retries: int, after
     is_clear = after == "clear" or (after == "auto" and seen.state in ENDED_TASK)
     assumed = []
     if is_clear:
-        assumed.append(f"Airflow says that the task is {seen.state}: the next try comes by a clear")
+        assumed.append(f"a clear: Airflow says that the task is {seen.state or 'not scheduled'}")
     elif seen.state in ENDED_TASK:
         assumed.append(f"Airflow says that the task is {seen.state}, so a retry (--after) would need a clear")
     is_new = seen.identity is None

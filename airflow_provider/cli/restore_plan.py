@@ -87,6 +87,17 @@ class Plan:
         return decision.next_ref if isinstance(decision, StopThenRestore) else decision.ref
 
     @property
+    def is_clear_assumed(self) -> bool:
+        """Whether the decision answers a clear that nobody has made yet."""
+        return self.next_try.after == "clear"
+
+    @property
+    def after(self) -> str:
+        """What starts the next try: also a clear that Airflow has counted, and the decision noticed."""
+        is_counted = isinstance(self.decision, Start | Restore | StopThenRestore) and self.decision.answers_clear
+        return "clear" if self.is_clear_assumed or is_counted else "retry"
+
+    @property
     def is_trouble(self) -> bool:
         """Whether the next try would fail."""
         return self.failure is not None or isinstance(self.decision, Refuse)
@@ -209,7 +220,7 @@ def _all_assumed(plan: Plan, on_clear: str) -> list[str]:
     said = [*plan.next_try.assumed, *plan.assumed]
     if plan.newest is not None:
         said.append("the DAG's parameters and code are those of the newest claim")
-    if plan.next_try.after == "clear":
+    if plan.after == "clear":
         said.append(f"on_clear is {on_clear!r} (--on-clear)")
     return said
 
@@ -227,7 +238,8 @@ def _data(plan: Plan, on_clear: str) -> dict[str, Any]:
             "airflow_state": plan.next_try.airflow_state,
         },
         "next_try": {
-            "after": plan.next_try.after,
+            "after": plan.after,
+            "is_clear_assumed": plan.is_clear_assumed,
             "try_number": facts.try_number,
             "max_tries": facts.max_tries,
             "clear_number": facts.clear_number,
@@ -265,10 +277,11 @@ def _show(console: Console, plan: Plan, *, on_clear: str) -> None:
     facts, state = plan.next_try.facts, plan.next_try.airflow_state
     seen = f"; Airflow: {state}" if state else ""
     row("task", str(plan.key))
-    row("next try", f"{facts.try_number}, after a {plan.next_try.after}{seen}")
+    when = "if the task is cleared" if plan.is_clear_assumed else f"after a {plan.after}"
+    row("next try", f"{facts.try_number}, {when}{seen}")
     attempt = f" {plan.attempt}" if plan.attempt else ""
     row("would", f"{type(plan.decision).__name__}{attempt}", "bold red" if plan.is_trouble else "bold green")
-    row("because", plan.reason)
+    row("because", f"it would say: {plan.reason}" if plan.is_clear_assumed else plan.reason)
     _show_restore_point(plan, row)
     if plan.failure is not None:
         row("would fail", str(plan.failure), "red")

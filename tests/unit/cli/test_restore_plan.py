@@ -155,14 +155,54 @@ def test_airflow_tells_a_retry_from_a_clear(
     path = on_disk(bench, folder)
     in_airflow("failed", try_number=4, run_state="failed")
     data = cli("restore-plan", path, "--json").json
-    assert data["next_try"] == {"after": "clear", "try_number": 5, "max_tries": 7, "clear_number": 1}
+    assert data["next_try"] == {
+        "after": "clear",
+        "is_clear_assumed": True,
+        "try_number": 5,
+        "max_tries": 7,
+        "clear_number": 1,
+    }
     assert data["reason"].startswith("the task was cleared (max_tries went from 3 to 7)")
     assert data["decision"] == "Restore"
     fresh = cli("restore-plan", path, "--json", "--on-clear", "fresh").json
     assert (fresh["decision"], fresh["attempt"]) == ("Start", "g2/a1")
 
 
-@pytest.mark.parametrize(("state", "try_number"), [("up_for_retry", 2), ("queued", 1), ("running", 2), (None, 2)])
+def test_a_clear_that_is_only_assumed_is_told_so(
+    cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer, in_airflow: Callable[..., None]
+) -> None:
+    """Nobody has cleared the task yet: the sentence is what the try would say then."""
+    in_airflow("failed", try_number=4, run_state="failed")
+    path = on_disk(bench, folder)
+    text = cli("restore-plan", path).text
+    assert "next try 5, if the task is cleared; Airflow: failed" in text
+    assert "because it would say: the task was cleared (max_tries went from 3 to 7)" in text
+    assert "assumed a clear: Airflow says that the task is failed" in text
+    data = cli("restore-plan", path, "--json").json
+    assert data["next_try"]["is_clear_assumed"] is True
+
+
+def test_a_clear_that_airflow_has_counted_is_no_retry(
+    cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer, in_airflow: Callable[..., None]
+) -> None:
+    """Cleared and not yet scheduled: the counters tell, and nothing is assumed about it but `on_clear`."""
+    in_airflow(None, try_number=1, max_tries=4, clear_number=1)
+    path = on_disk(bench, folder)
+    data = cli("restore-plan", path, "--json").json
+    assert data["next_try"] == {
+        "after": "clear",
+        "is_clear_assumed": False,
+        "try_number": 2,
+        "max_tries": 4,
+        "clear_number": 1,
+    }
+    assert "on_clear is 'auto' (--on-clear)" in data["assumed"]
+    text = cli("restore-plan", path).text
+    assert "next try 2, after a clear; Airflow: not scheduled" in text
+    assert "because the task was cleared (max_tries went from 3 to 4)" in text
+
+
+@pytest.mark.parametrize(("state", "counted"), [("up_for_retry", 1), ("queued", 2), ("running", 1), (None, 1)])
 def test_airflows_count_of_the_next_try(
     cli: CommandLine,
     bench: Bench,
@@ -170,12 +210,18 @@ def test_airflows_count_of_the_next_try(
     server: FakeJobsServer,
     in_airflow: Callable[..., None],
     state: str | None,
-    try_number: int,
+    counted: int,
 ) -> None:
     """A queued try has its number already."""
-    in_airflow(state)
+    in_airflow(state, try_number=counted)
     data = cli("restore-plan", on_disk(bench, folder), "--json").json
-    assert data["next_try"] == {"after": "retry", "try_number": try_number, "max_tries": 3, "clear_number": 0}
+    assert data["next_try"] == {
+        "after": "retry",
+        "is_clear_assumed": False,
+        "try_number": 2,
+        "max_tries": 3,
+        "clear_number": 0,
+    }
 
 
 def test_a_run_that_was_created_again_is_a_clear(
