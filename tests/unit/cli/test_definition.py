@@ -84,3 +84,12 @@ def _path(words: str) -> str:
 def test_a_wrong_command_line_is_a_usage_error(cli: CommandLine) -> None:
     assert cli("lineage", "--no-such-option").code == 2
     assert cli("checkpoints", "quarantine", "g000001/x").code == 2, "no reason is given"
+
+
+def test_what_airflows_parser_refuses_is_told_by_airflow_with_json_too(cli: CommandLine) -> None:
+    """As docs/cli.md says: the reason on stderr, and no half of a JSON document on stdout."""
+    said = cli("doctor", "--timeout", "soon", "--json")
+    assert said.code == 2
+    assert "invalid float value: 'soon'" in said.err
+    assert "usage:" in said.out.lower()
+    assert not said.out.lstrip().startswith("{")
