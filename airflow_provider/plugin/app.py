@@ -19,7 +19,7 @@ from airflow_provider.plugin import rendering
 from airflow_provider.plugin.access import DagRunDep, ReadableDagsDep, TaskInstanceDep
 from airflow_provider.plugin.answers import Answer, Answers, facts_key
 from airflow_provider.plugin.recorded import RUNS_PER_PAGE, read_recorded, trainings
-from airflow_provider.plugin.run_goodput import goodput_of_run
+from airflow_provider.plugin.run_goodput import goodput_of_run, results_told
 from airflow_provider.plugin.snapshots import Snapshots, open_reader
 from airflow_provider.plugin.view.facts import Problem, Recorded, Seen
 from airflow_provider.plugin.view.fallback import seen_from_xcom
@@ -116,16 +116,21 @@ def run(request: Request, dag_run: DagRunDep, session: SessionDep, page: PageNum
         return Response(
             status_code=303, headers={"location": rendering.lineage_address(rows[0].key), "cache-control": _PRIVATE}
         )
-    spent, num_told = goodput_of_run(session, dag_id=dag_id, run_id=run_id)
-    text = rendering.trainings_page(
-        "Trainings of this DAG run",
-        rendering.Listed(rows, total, page, _num_pages(total)),
-        empty="No task of this DAG run has recorded a Ray Train experiment.",
-        link=rendering.Addresses("run", {"dag_id": dag_id, "run_id": run_id, "page": page}),
-        goodput=goodput_view(spent),
-        num_told=num_told,
-    )
-    return _answer(request, text, "text/html; charset=utf-8")
+
+    def make() -> Answer:
+        spent, num_told = goodput_of_run(session, dag_id=dag_id, run_id=run_id)
+        text = rendering.trainings_page(
+            "Trainings of this DAG run",
+            rendering.Listed(rows, total, page, _num_pages(total)),
+            empty="No task of this DAG run has recorded a Ray Train experiment.",
+            link=rendering.Addresses("run", {"dag_id": dag_id, "run_id": run_id, "page": page}),
+            goodput=goodput_view(spent),
+            num_told=num_told,
+        )
+        return Answer.of(text)
+
+    key = ("run", dag_run, page, total, rows, results_told(session, dag_id=dag_id, run_id=run_id))
+    return _send(request, _answers(request).get(key, make), "text/html; charset=utf-8")
 
 
 @router.get("/experiments")

@@ -24,32 +24,48 @@ class RunGoodput(NamedTuple):
     num_told: int
 
 
+def results_told(session: Session, *, dag_id: str, run_id: str) -> tuple[tuple[Any, ...], ...]:
+    """Which results and failures there are, and since when: enough to notice a new one, without reading them."""
+    rows = session.execute(_told(dag_id, run_id, _xcom().timestamp))
+    return tuple(tuple(row) for row in rows)
+
+
 def goodput_of_run(session: Session, *, dag_id: str, run_id: str) -> RunGoodput:
     """Add up what the trainings' newest tries left; a try that has only begun has left nothing yet."""
-    from airflow.models.task_state_store import TaskStateStoreModel as Kept
-    from airflow.models.xcom import XComModel
-    from sqlalchemy import and_, select
-
-    same = and_(
-        XComModel.dag_id == Kept.dag_id,
-        XComModel.run_id == Kept.run_id,
-        XComModel.task_id == Kept.task_id,
-        XComModel.map_index == Kept.map_index,
-    )
-    query = (
-        select(XComModel.task_id, XComModel.map_index, XComModel.value)
-        .join(Kept, same)
-        .where(Kept.key == JOB_RECORD_KEY, Kept.dag_id == dag_id, Kept.run_id == run_id)
-        .where(XComModel.key.in_((RESULT_KEY, FAILURE_KEY)))
-        .order_by(XComModel.key.desc(), XComModel.task_id, XComModel.map_index)  # a result counts before a failure
-        .limit(MAX_TRAININGS)
-    )
     told: dict[tuple[str, int], TimeSpent] = {}
-    for task_id, map_index, value in session.execute(query):
+    for task_id, map_index, _, value in session.execute(_told(dag_id, run_id, _xcom().value)):
         spent = spent_from_xcom(from_json(value))
         if spent is not None:
             told.setdefault((task_id, map_index), spent)
     return RunGoodput(sum(told.values(), TimeSpent()), len(told))
+
+
+def _xcom() -> Any:
+    from airflow.models.xcom import XComModel
+
+    return XComModel
+
+
+def _told(dag_id: str, run_id: str, column: Any) -> Any:
+    """The run's results and failures of trainings, each with one column of its XCom."""
+    from airflow.models.task_state_store import TaskStateStoreModel as Kept
+    from sqlalchemy import and_, select
+
+    xcom = _xcom()
+    same = and_(
+        xcom.dag_id == Kept.dag_id,
+        xcom.run_id == Kept.run_id,
+        xcom.task_id == Kept.task_id,
+        xcom.map_index == Kept.map_index,
+    )
+    return (
+        select(xcom.task_id, xcom.map_index, xcom.key, column)
+        .join(Kept, same)
+        .where(Kept.key == JOB_RECORD_KEY, Kept.dag_id == dag_id, Kept.run_id == run_id)
+        .where(xcom.key.in_((RESULT_KEY, FAILURE_KEY)))
+        .order_by(xcom.key.desc(), xcom.task_id, xcom.map_index)  # a result counts before a failure
+        .limit(MAX_TRAININGS)
+    )
 
 
 def spent_from_xcom(value: Any) -> TimeSpent | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
@@ -185,7 +185,7 @@ class Tables:
         with Session(self.engine) as session:
             run = session.query(DagRun).filter_by(dag_id=key.dag_id, run_id=key.run_id).one()
             row = {"dag_run_id": run.id, "dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id}
-            row |= {"map_index": key.map_index, "key": name, "value": value, "timestamp": NOW}
+            row |= {"map_index": key.map_index, "key": name, "value": value, "timestamp": datetime.now(timezone.utc)}
             session.execute(
                 delete(XComModel).filter_by(
                     **{part: row[part] for part in ("dag_run_id", "task_id", "map_index", "key")}

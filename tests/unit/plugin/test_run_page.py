@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from airflow_provider.core.goodput import Cause, TimeSpent, goodput_xcom
 from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.plugin import run_goodput
 from airflow_provider.plugin.run_goodput import spent_from_xcom
 from tests.support.lineage_page import KEY, Tables
 
@@ -57,6 +58,25 @@ def test_while_nobody_has_told_there_is_no_goodput(reader: TestClient, tables: T
     sweep(tables, 2)
     assert "Goodput" not in reader.get("/run", params=QUERY).text
     assert "Goodput" not in reader.get("/experiments").text
+
+
+def test_an_unchanged_poll_reads_no_xcoms(reader: TestClient, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results have up to 48 kB each, and everybody who looks at the run asks every few seconds."""
+    read: list[str] = []
+    monkeypatch.setattr(run_goodput, "from_json", lambda value: read.append("xcom") or value)
+    first, second = sweep(tables, 2)
+    tables.push("return_value", told(100.0, rework_s=0.0), first)
+    tables.push("return_value", told(100.0, rework_s=20.0), second)
+    shown = reader.get("/run", params=QUERY)
+    assert (len(read), "<strong>90%</strong>" in shown.text) == (2, True)
+    again = reader.get("/run", params=QUERY, headers={"If-None-Match": shown.headers["etag"]})
+    assert again.status_code == 304
+    assert reader.get("/run", params=QUERY).content == shown.content, "a second viewer"
+    assert len(read) == 2
+    tables.push("return_value", told(100.0, rework_s=60.0), second)
+    assert "<strong>70%</strong>" in reader.get("/run", params=QUERY).text
+    tables.set_state(first, "running")
+    assert "running" in reader.get("/run", params=QUERY).text
 
 
 @pytest.mark.parametrize(
