@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider.core import classify, failure
+from airflow_provider.core import classify, decision, failure
 from airflow_provider.core.errors import RecordUnreadable, StoreUnreachable
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.fit_rules import RestoreProof
@@ -15,8 +15,10 @@ from airflow_provider.core.records import StopRecord
 from airflow_provider.core.restore import Verdict
 from airflow_provider.hooks import stop
 from airflow_provider.hooks.stop import StopResult
+from airflow_provider.operators import collecting
 from airflow_provider.operators.training_try import TrainingTry
 from airflow_provider.runtime import fit_loop, restoring, scribe
+from airflow_provider.runtime.standing import Standing
 from airflow_provider.triggers import ray_train as trigger_module
 from tests.support.experiment import NOW
 from tests.unit.machine import drivers, stages
@@ -142,7 +144,26 @@ def retention_does_not_wait(world: World) -> None:
     world.patches.setattr(drivers, "is_held", lambda *_: False)
 
 
+def drivers_look_for_no_newer_claim(world: World) -> None:
+    world.patches.setattr(Standing, "newer_claim", lambda _: None)
+
+
+def lineage_by_records_alone(world: World) -> None:
+    """What a killed driver had committed and not recorded is forgotten."""
+    world.patches.setattr(collecting, "read_manifest", lambda *_, **__: None)
+
+
+def a_clear_is_taken_for_a_retry(world: World) -> None:
+    world.patches.setattr(decision, "detect_clear", lambda *_, **__: decision.Clear(is_clear=False))
+
+
+def deletions_ask_for_no_newer_claim(world: World) -> None:
+    """The fence lets a driver delete that a newer attempt has superseded, and its polls come too late."""
+    world.patches.setattr(drivers.SteppedRay, "_ask", lambda _: None)
+
+
 MISTAKES = [
+    Mistake("drivers look for no newer claim", drivers_look_for_no_newer_claim, "G1", stages.overlapping),
     Mistake("stop without owner check", stop_without_owner_check, "G4", stages.training, ("airflow", "people")),
     Mistake(
         "manifest read before the claim", manifest_read_before_the_claim, "G2", stages.training, ("airflow", "people")
@@ -154,5 +175,8 @@ MISTAKES = [
     Mistake("user errors are retried", user_errors_are_retried, "G6", stages.training, ("airflow",)),
     Mistake("restores are not proven", restores_are_not_proven, "G8", stages.going_on),
     Mistake("retention does not wait for the proof", retention_does_not_wait, "G8 .* deletes", stages.going_on),
+    Mistake("lineage by records alone", lineage_by_records_alone, "G7", stages.dead_driver, ("people",)),
+    Mistake("a clear is taken for a retry", a_clear_is_taken_for_a_retry, "G9", stages.finished, ("people",)),
     Mistake("secrets are repeated", secrets_are_repeated, "G11", stages.training, ("airflow",)),
+    Mistake("deletions ask for no newer claim", deletions_ask_for_no_newer_claim, "G12 .* deletes", stages.overlapping),
 ]

@@ -32,6 +32,11 @@ def dead_driver(world: World) -> None:
 def restored(world: World) -> None:
     """The same, and the next attempt's job waits for a place."""
     dead_driver(world)
+    _until_the_next_job(world)
+
+
+def _until_the_next_job(world: World) -> None:
+    """The waiting try ends, and a retry follows."""
     run = world.airflow.current
     for _ in range(6):
         if run.process is not None and not run.process.is_over:
@@ -59,6 +64,16 @@ def going_on(world: World) -> None:
     world.go(driver.main, "train")
 
 
+def overlapping(world: World) -> None:
+    """The cluster's address leads elsewhere: the first driver trains on, unseen, beside the next attempt's, which has restored."""
+    training(world)
+    world.replace_cluster(survives=True)
+    _until_the_next_job(world)
+    driver = world.drivers[-1]
+    world.place(driver)
+    world.go(driver.main, "train")
+
+
 def finished(world: World) -> None:
     """The training's result is accepted and published."""
     training(world)
@@ -80,4 +95,4 @@ def late_post(world: World) -> None:
     world.go(process, "read alive")
 
 
-STAGES = [nothing_yet, training, dead_driver, restored, restoring, finished, late_post]
+STAGES = [nothing_yet, training, dead_driver, restored, restoring, overlapping, finished, late_post]

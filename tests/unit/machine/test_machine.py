@@ -76,3 +76,8 @@ def test_each_seeded_mistake_is_found(mistake: Mistake) -> None:
     with pytest.raises(AssertionError) as caught:
         run_state_machine_as_test(Mistaken, settings=stories(FOR_A_MISTAKE, phases=[Phase.generate]))
     assert re.match(mistake.finds, str(caught.value)), caught.value
+
+
+def test_each_guarantee_has_a_seeded_mistake() -> None:
+    """A check that no mistake has ever met may be blind."""
+    assert {mistake.finds.split()[0] for mistake in MISTAKES} == {f"G{number}" for number in range(1, 13)}
