@@ -156,6 +156,13 @@ def objects(run: TrainingRun) -> dict[str, str]:
     return {info.key: info.etag for info in records.store.list("")}
 
 
+def has_heard_of_success(stack: Stack, run: TrainingRun) -> bool:
+    """Whether the scheduler has taken up that the task's process ended well."""
+    lines = stack.airflow.scheduler.log.read_text(errors="replace").splitlines()
+    ends = (line for line in lines if f"TaskInstance Finished: dag_id={run.dag_id}," in line and run.run_id in line)
+    return any(", state=success," in line for line in ends)
+
+
 def test_a_dag_run_that_is_made_again_trains_beside_the_old_lineage(
     airflow: AirflowClient, stack: Stack, open_gate: str
 ) -> None:
@@ -166,6 +173,8 @@ def test_a_dag_run_that_is_made_again_trains_beside_the_old_lineage(
         run = TrainingRun(stack, airflow, "idle_once", "made_again")
         assert wait_for_end(run)["state"] == "success", run.log()[-4000:]
         airflow.wait_for_dag_run("idle_once", "made_again", states={"success"})
+        # What it hears later it books to the next task of the same name, which would fail while it runs.
+        wait_until(lambda: has_heard_of_success(stack, run), timeout_s=60, what="the executor's word at the scheduler")
         return run
 
     airflow.wait_for_dag("idle_once")
