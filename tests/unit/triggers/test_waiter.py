@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -170,18 +169,17 @@ async def test_a_log_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPat
     assert any("did not end in time" in line for line in waiting.said)
 
 
-async def test_a_cancelled_wait_leaves_at_once_whatever_the_log_does() -> None:
+async def test_a_cancelled_wait_leaves_at_once_whatever_the_log_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A triggerer that shuts down, and a time-out in a worker, have seconds; the job and its log go on."""
+    monkeypatch.setattr(waiter_module, "LOG_END_WAIT_S", 3600.0)
     jobs = talking(["RUNNING"], "a")
     jobs.ends_tail = False
     waiting = Waiting(jobs, emits=True)
     task = asyncio.create_task(waiting.over())
     await until(lambda: jobs.num_polls >= 2)
-    begin = time.monotonic()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert time.monotonic() - begin < 5
     assert jobs.is_closed
     assert jobs.stopped == []
 
