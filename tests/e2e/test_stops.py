@@ -1,4 +1,4 @@
-"""What a clear and a time-out do to a training, deferred and in a worker, on real processes.
+"""What a clear, a mark and a time-out do to a training, deferred and in a worker, on real processes.
 
 The trainings idle behind a gate, so that no time goes into training; a DAG run with a time-out waits beside the others.
 `make stops` runs all of it, with tests/e2e/test_lost_processes.py and tests/e2e/test_clears.py.
@@ -15,7 +15,7 @@ from tests.e2e.test_operator import jobs_of, wait_for_commits, wait_for_end
 from tests.stack.airflow_client import AirflowClient
 from tests.stack.process import wait_until
 from tests.stack.services import Stack
-from tests.support.idle_training import LIMIT_S, live_jobs, wait_for_no_job
+from tests.support.idle_training import LIMIT_S, live_jobs, owners, wait_for_no_job
 from tests.support.training_run import TrainingRun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -64,6 +64,31 @@ def test_a_clear_stops_the_job_and_restores_and_a_clear_of_a_success_trains_anew
     assert run.lineage().attempts[2].restored_from is None
     assert run.xcom()["new_checkpoints"] == 2
     wait_for_no_job(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marking_one_task_ends_its_job_and_no_other(start: Start, stack: Stack, state: str) -> None:
+    """G4: the blocking task by its process's `on_kill`, then its deferred neighbour by the trigger's."""
+    deferred = start("idle_pair", task_id="deferred")
+    blocking = TrainingRun(stack, deferred.airflow, deferred.dag_id, deferred.run_id, "blocking")
+    for run in (deferred, blocking):
+        wait_for_commits(run, 1)
+        assert len(live_jobs(run)) == 1
+    deferred.airflow.wait_for_task(*deferred.key, states={"deferred"}, timeout_s=LIMIT_S)
+    for run, others in ((blocking, [deferred]), (deferred, [])):
+        run.airflow.set_task_state(*run.key, state)
+        wait_for_no_job(run)
+        wait_until(
+            lambda run=run: any(owner.final for owner in owners(run).values()), timeout_s=60, what="the stop for good"
+        )
+        assert [len(live_jobs(other)) for other in others] == [1] * len(others), "its neighbour was not marked"
+        task = run.task()
+        assert (task["state"], task["try_number"], len(jobs_of(run))) == (state, 1, 1), run.log()[-4000:]
+        assert run.lineage().attempts[0].state in ("cancelled", "unknown")
+        assert [c.metrics["epoch"] for c in run.lineage().checkpoints] == [0], (
+            "its checkpoint is there, and nobody trained on"
+        )
 
 
 def test_an_execution_timeout_while_deferred_ends_the_training_for_good(overdue: dict[str, TrainingRun]) -> None:
