@@ -244,6 +244,11 @@ class RestoredRecord(Record):
     from_attempt: Number | None = None
     reason: Shown
     metrics: dict[str, Any] = {}
+    progress_metric: Shown | None = None
+    """The declared one, of an attempt whose deletions wait for the proof: tells of a fall where the driver could not.
+
+    None without one, without the fence, and in records of older releases.
+    """
     skipped: tuple[SkippedCheckpoint, ...] = ()
     uncommitted: tuple[Shown, ...] = ()
     """On disk but in no manifest: named, never chosen, never deleted."""

@@ -34,7 +34,7 @@ class AttemptCheckpoints:
     manifest: Manifest | None = None
     recorded: tuple[CheckpointEntry, ...] = ()
     fallen_metric: str | None = None
-    """Of its outcome."""
+    """Of its outcome; where there is none, see `as_it_ended`."""
     restored: RestoredRecord | None = None
     """What its loop ignored, where that metric fell: kept in the store, though its own commit may have replaced it in the manifest."""
 
@@ -177,6 +177,20 @@ def _by_policy(usable: list[Candidate], policy: RestorePolicy) -> list[Candidate
         raise InvalidConfig("restore='best' needs a metric", change="name one: restore={'mode': 'best', 'metric': ...}")
     scored = [(score, c) for c in usable if (score := finite(c.metrics.get(policy.metric))) is not None]
     return [c for _, c in sorted(scored, key=lambda pair: pair[0], reverse=policy.order == "max")]
+
+
+def as_it_ended(attempt: AttemptCheckpoints, *, restored: RestoredRecord | None) -> AttemptCheckpoints:
+    """An attempt that has no outcome, with the metric that fell at its first commit: its driver died before it told.
+
+    A later fall is nobody's: a metric that rises and falls had been proven, and what was committed since would be lost.
+    """
+    metric = restored.progress_metric if restored else None
+    if restored is None or metric is None:
+        return attempt
+    fallen = replace(attempt, fallen_metric=metric, restored=restored)
+    values, before = _values([attempt], metric), finite(restored.metrics.get(metric))
+    first = next((values[name] for name, _ in _own_commits(fallen) if name in values), None)
+    return fallen if before is not None and first is not None and first < before else attempt
 
 
 def began_again(attempts: Sequence[AttemptCheckpoints]) -> dict[str, str]:

@@ -124,7 +124,9 @@ class FitLoop:
         g, n = self.spec.ref.rank
         is_own = self.training.has_own_manifest
         if fit == 1:
-            self.store.write_record(layout.restored(g, n), resolved.record(fit=fit, fenced=is_own))
+            metric = self.spec.training.progress_metric if self.training.is_fenced else None
+            record = resolved.record(fit=fit, fenced=is_own, progress_metric=metric)
+            self.store.write_record(layout.restored(g, n), record)
         body = resolved.manifest.body(ray_version=self.ray_version)
         self.store.write(layout.manifest(g, n), body)
         if not is_own:

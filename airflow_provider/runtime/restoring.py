@@ -27,6 +27,7 @@ from airflow_provider.core.restore import (
     Quarantine,
     RestorePoint,
     Verdict,
+    as_it_ended,
     began_again,
     candidates,
     conclude,
@@ -75,7 +76,7 @@ class Resolved:
         """Name of the restored checkpoint, relative to the generation's folder."""
         return self.point.candidate.name if self.point.candidate else None
 
-    def record(self, *, fit: int, fenced: bool) -> RestoredRecord:
+    def record(self, *, fit: int, fenced: bool, progress_metric: str | None = None) -> RestoredRecord:
         """What `restored.json` says."""
         candidate = self.point.candidate
         return RestoredRecord(
@@ -84,6 +85,7 @@ class Resolved:
             from_attempt=_attempt_of(candidate) if candidate else None,
             reason=self.point.reason,
             metrics=bounded_metrics(candidate.metrics)[0] if candidate else {},
+            progress_metric=progress_metric,
             skipped=self.point.skipped,
             uncommitted=self.uncommitted,
             fit=fit,
@@ -131,15 +133,16 @@ def _read_attempt(store: ExperimentStore, g: int, n: int, *, torn: list[RecordUn
     ref = AttemptRef(generation=g, attempt=n)
     outcome = store.read_record(OutcomeRecord, layout.outcome(g, n))
     fallen = outcome.fallen_metric if outcome else None
+    checkpoints = AttemptCheckpoints(
+        ref=ref,
+        manifest=None if body is None else parse_manifest(body, key=key),
+        recorded=tuple(_recorded(store, g, n, torn=torn)),
+        fallen_metric=fallen,
+        restored=restored if fallen else None,
+    )
     return EarlierAttempt(
         ref=ref,
-        checkpoints=AttemptCheckpoints(
-            ref=ref,
-            manifest=None if body is None else parse_manifest(body, key=key),
-            recorded=tuple(_recorded(store, g, n, torn=torn)),
-            fallen_metric=fallen,
-            restored=restored if fallen else None,
-        ),
+        checkpoints=checkpoints if outcome else as_it_ended(checkpoints, restored=restored),
         outcome=outcome,
         folders=(*own, *plain),
         is_fenced=is_fenced,

@@ -13,6 +13,7 @@ from airflow_provider.core.records import (
     AttemptRef,
     CheckpointEntry,
     CheckpointFile,
+    RestoredRecord,
     RestorePolicy,
     SkippedCheckpoint,
 )
@@ -21,6 +22,7 @@ from airflow_provider.core.restore import (
     Candidate,
     RestorePoint,
     Verdict,
+    as_it_ended,
     began_again,
     candidates,
     conclude,
@@ -146,11 +148,30 @@ def _attempts(
             is_known = newest is not None and newest.ref == older
             outcome = newest.outcome if newest is not None and is_known else records.outcome(older)
             listing = AttemptCheckpoints(ref=older, manifest=manifest)
-            if outcome is not None and outcome.fallen_metric is not None:
+            if outcome is None and any(layout.is_of(number, name) for name in manifest.names):
+                # In a try, which counts its calls, the caller has not read this one: then only the driver judges.
+                restored = newest.restored if newest is not None and is_known else _restored(records, older)
+                listing = _as_it_ended(records, listing, restored, warn=warn)
+            elif outcome is not None and outcome.fallen_metric is not None:
                 listing = _began_again(records, listing, outcome.fallen_metric, warn=warn)
             return [*found, listing]
         found.append(AttemptCheckpoints(ref=older))
     return [replace(a, recorded=_recorded(records, a.ref)) for a in found]
+
+
+def _restored(records: ExperimentRecords, ref: AttemptRef) -> RestoredRecord | None:
+    """The first attempt of a generation restores nothing."""
+    return records.restored(ref) if ref.attempt > 1 else None
+
+
+def _as_it_ended(
+    records: ExperimentRecords, attempt: AttemptCheckpoints, restored: RestoredRecord | None, *, warn: Warn
+) -> AttemptCheckpoints:
+    """Its records are read only where the manifest shows a fall."""
+    if as_it_ended(attempt, restored=restored).fallen_metric is None:
+        return attempt
+    recorded = replace(attempt, recorded=_recorded(records, attempt.ref, warn=warn))
+    return as_it_ended(recorded, restored=restored)
 
 
 def _began_again(

@@ -13,7 +13,18 @@ from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.records import AttemptRef, OutcomeState, RestoredRecord
 from airflow_provider.runtime.events import ReportEvent, append_event
 from airflow_provider.runtime.restoring import read_attempts
-from tests.support.fit_world import AT, FakeRay, World, begins_again, ends, fails, quarantine, run_to_its_fall
+from tests.support.fit_world import (
+    AT,
+    FakeRay,
+    Killed,
+    World,
+    begins_again,
+    dies,
+    ends,
+    fails,
+    quarantine,
+    run_to_its_fall,
+)
 
 
 @pytest.fixture
@@ -177,6 +188,62 @@ def test_what_a_loop_ignored_is_gone_on_from_though_its_own_commits_replaced_it(
     fourth, ray = world.attempt(4, ends())
     fourth.run()
     assert ray.starts == ["attempts/000003/checkpoint_5"]
+
+
+@pytest.mark.parametrize("num_to_keep", [None, 1])
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "not recorded"])
+def test_a_fall_that_a_driver_died_too_early_to_tell_is_seen_all_the_same(
+    world: World, num_to_keep: int | None, is_recorded: bool
+) -> None:
+    """SIGKILL between its first commit and its outcome: what it restored tells, with the metric that must not fall."""
+    first, ray = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3, 4), max_refits=0)
+    ray.num_to_keep = num_to_keep
+    first.run()
+
+    second, ray = world.attempt(2, dies(0, 1))
+    ray.num_to_keep = num_to_keep
+    with pytest.raises(Killed):
+        second.run()
+    if not is_recorded:
+        for name in world.store.names("g000001/attempts/000002/records"):
+            world.store.filesystem.delete_file(world.store.path(f"g000001/attempts/000002/records/{name}"))
+    third, ray = world.attempt(3, ends(5))
+    third.run()
+    good = "attempts/000001/checkpoint_4"
+    assert ray.starts == [layout.copy_name(3, good) if num_to_keep else good]
+    assert "epoch fell from 4" in quarantine(world, 1, attempt=2).reason
+
+
+def test_a_fall_that_a_controller_died_too_early_to_tell_is_not_fitted_on_from(world: World) -> None:
+    """Its event is missing, so the driver fits again: from what the loop ignored, not from where it began again."""
+    first, _ = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 3, 4), max_refits=0)
+    first.run()
+
+    def untold(ray: FakeRay) -> None:
+        path, ray.events_path = ray.events_path, ray.events_path + ".gone"
+        try:
+            fails(FailureKind.INFRASTRUCTURE, 0)(ray)
+        finally:
+            ray.events_path = path
+
+    second, ray = world.attempt(2, untold, ends(5))
+    second.run()
+    assert ray.starts == ["attempts/000001/checkpoint_4"] * 2
+
+
+@pytest.mark.parametrize(("values", "start"), [((5, 2), 2), ((4, 0), 0)])
+def test_without_an_outcome_only_the_first_commit_can_have_fallen(
+    world: World, values: tuple[int, ...], start: int
+) -> None:
+    """A metric that was proven once and fell later may be one that rises and falls: nobody judged it, so nothing is lost."""
+    first, _ = world.attempt(1, fails(FailureKind.INFRASTRUCTURE, 4), max_refits=0)
+    first.run()
+    second, _ = world.attempt(2, dies(*values))
+    with pytest.raises(Killed):
+        second.run()
+    third, ray = world.attempt(3, ends())
+    third.run()
+    assert ray.starts == [f"attempts/000002/checkpoint_{start}"]
 
 
 def test_a_loop_that_begins_again_in_try_after_try_loses_nothing(world: World) -> None:

@@ -127,6 +127,23 @@ def test_what_such_a_loop_replaced_in_its_manifest_is_found_all_the_same(bucket:
     assert bucket.scan().candidate.name == own, "committed before the workers were started again and began again"
 
 
+def test_a_fall_that_nobody_told_is_found_by_what_was_restored(bucket: Bucket) -> None:
+    """The driver died before its outcome; it judges so when it resolves, and the plan must say the same."""
+    good, again = name(1, 4), name(2, 0)
+    for checkpoint in (good, again):
+        bucket.put(checkpoint)
+    bucket.list_in(1, good, **{good: {"epoch": 4}})
+    bucket.list_in(2, again, **{again: {"epoch": 0}})
+    restored = RestoredRecord(checkpoint=good, reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    for metric, chosen in ((None, again), ("loss", again), ("epoch", good)):
+        record = restored.model_copy(update={"progress_metric": metric})
+        bucket.store.write("g000001/attempts/000002/restored.json", record.body())
+        assert bucket.scan().candidate.name == chosen
+    bucket.record(2, name(2, 5))
+    bucket.store.write("g000001/attempts/000002/outcome.json", outcome("failed").body())
+    assert bucket.scan().candidate.name == again, "an outcome knows better"
+
+
 def test_on_corrupt_fail_refuses_to_roll_back(bucket: Bucket) -> None:
     bucket.put(name(1, 1))
     bucket.list_in(2, name(1, 1), name(2, 2))
