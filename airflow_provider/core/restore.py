@@ -33,6 +33,7 @@ class AttemptCheckpoints:
     ref: AttemptRef
     manifest: Manifest | None = None
     recorded: tuple[CheckpointEntry, ...] = ()
+    """In the order of its segments, which is that of the commits; a clock may be set back in between."""
     fallen_metric: str | None = None
     """Of its outcome; where there is none, see `as_it_ended`."""
     restored: RestoredRecord | None = None
@@ -128,11 +129,7 @@ def candidates(
         listed = reversed(registration_order(attempt.manifest)) if attempt.manifest else ()
         for entry in listed:
             found.setdefault(entry.name, _candidate(entry, attempt, expected, is_retired=attempt is not newest))
-        # Late records share one time: of equals, the one written last is the newest.
-        newest_first = sorted(
-            enumerate(attempt.recorded), key=lambda pair: (pair[1].reported_at, pair[0]), reverse=True
-        )
-        for _, record in newest_first:
+        for record in reversed(attempt.recorded):
             name, files = record.checkpoint, record.files or None
             found.setdefault(name, Candidate(name, record.metrics, None, files, is_retired=newest is not None))
         ignored = attempt.restored
@@ -230,7 +227,7 @@ def _own_commits(attempt: AttemptCheckpoints) -> list[tuple[str, str | None]]:
     parents = dict(zip(listed[1:], listed, strict=False)) | {
         e.checkpoint: e.parent for e in attempt.recorded if e.parent
     }
-    recorded = sorted(attempt.recorded, key=lambda e: (e.late, e.reported_at))
+    recorded = sorted(attempt.recorded, key=lambda e: e.late)
     names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
     own = [n for n in names if layout.is_of(attempt.ref.attempt, n) and layout.copied_from(n) is None]
     told = {e.checkpoint for e in recorded if not e.late}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +383,17 @@ def test_all_that_was_committed_behind_the_fall_began_again() -> None:
 )
 def test_what_went_on_from_where_it_was_restored_did_not_begin_again(listed: Any, metric: str | None) -> None:
     assert began(*listed, metric=metric) == {}
+
+
+def test_a_clock_that_was_set_back_changes_no_order() -> None:
+    """Records stand in the order of their commits; by time the last one would be a parent's elder."""
+    good = RestoredRecord(checkpoint=f"{A1}/c4", reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    back = NOW - timedelta(hours=1)
+    begins = (made(f"{A2}/c0", 0, f"{A1}/c4"), replace(made(f"{A2}/c1", 1, f"{A2}/c0"), reported_at=back))
+    assert set(began((f"{A2}/c1", 1), recorded=begins, restored=good)) == {f"{A2}/c0", f"{A2}/c1"}
+    goes_on = (made(f"{A2}/c5", 5, f"{A1}/c4"), replace(made(f"{A2}/c6", 6, f"{A2}/c5"), reported_at=back))
+    found = candidates([left(2, None, *goes_on)], policy=RestorePolicy())
+    assert [c.name for c in found] == [f"{A2}/c6", f"{A2}/c5"]
 
 
 def test_a_fall_is_seen_though_what_it_fell_from_is_listed_no_more() -> None:
