@@ -97,6 +97,7 @@ class Scribe:
         never asks for our run config, must not count as waiting.
         """
         with self._lock:
+            self._take_new()  # what the fit before told, if a slow store kept the lock until now
             self.recorder.parent, self._base, self.last_failure = parent, metrics, None
             self.recorder.warm_started_from = warm_started_from
             self.recorder.has_begun = True

@@ -284,6 +284,28 @@ def test_own_commits_before_the_fall_are_gone_on_from(world: World) -> None:
     assert ray.starts == [layout.copy_name(3, "attempts/000002/checkpoint_5")]
 
 
+def test_what_a_fit_told_is_never_judged_by_what_the_next_one_restored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow store held the scribe's lock as the fit ended, so its events are read once the next fit has begun."""
+
+    def first(ray: FakeRay) -> None:
+        append_event(ray.events_path, ReportEvent(at=AT, metrics={"epoch": 5}))
+        fails(FailureKind.NETWORK, 5, 6)(ray)
+
+    loop, ray = world.attempt(1, first, ends(7))
+    fatal: list[Failure] = []
+    loop.scribe.on_fatal = fatal.append
+    with monkeypatch.context() as slow:
+        slow.setattr(loop.scribe, "settle", lambda **_: False)
+        assert loop.run() is None
+    assert loop.scribe.settle()
+    assert fatal == [], "a healthy training would end as a user error, without a retry"
+    (found,) = read_attempts(world.store, ray.ref, say=lambda _text: None)
+    parents = {e.checkpoint[-1]: e.parent and e.parent[-1] for e in found.checkpoints.recorded}
+    assert parents == {"5": None, "6": "5", "7": "6"}
+
+
 def test_earlier_attempts_are_read_in_order(world: World) -> None:
     for n in (1, 2, 3):
         world.attempt(n, fails(FailureKind.USER, n))[0].run()
