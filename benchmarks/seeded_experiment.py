@@ -11,10 +11,9 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey, submission_id
 from airflow_provider.core.manifest import Manifest, ManifestEntry
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import (
-    AttemptRef,
     CheckpointEntry,
-    CheckpointFile,
     ClaimRecord,
     OutcomeRecord,
     OutcomeState,

@@ -16,7 +16,8 @@ from airflow_provider.cli.errors import AirflowUnreadable
 from airflow_provider.cli.gc_items import Deed, Item, NotDone, Scope
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.records import AttemptRef, ClaimRecord, OwnerRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import ClaimRecord, OwnerRecord
 from airflow_provider.hooks.final_stop import stop_for_good
 from airflow_provider.hooks.stop import stop_attempt
 

@@ -31,7 +31,7 @@ from airflow_provider.core.errors import (
     RecordUnreadable,
 )
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.records import AttemptRef, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
 from airflow_provider.core.restore import RestorePoint
 from airflow_provider.core.warm_start import conclude_again
 from airflow_provider.operators.attempt_facts import look_at_job, read_facts

@@ -13,7 +13,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.decision import FRESH_ALIVE_S
 from airflow_provider.core.driver_marks import DriverMarks, driver_marks
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts
-from airflow_provider.core.records import AttemptRef, OutcomeState, OwnerRecord, Phase
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import OutcomeState, OwnerRecord, Phase
 
 
 class Cause(str, Enum):

@@ -11,9 +11,9 @@ from datetime import datetime
 
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobStatus, OnClear
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import (
     AliveRecord,
-    AttemptRef,
     ClaimRecord,
     CollectedRecord,
     OutcomeRecord,

@@ -13,7 +13,8 @@ from enum import Enum
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, Lineage, LineageCheckpoint
-from airflow_provider.core.records import AttemptRef, OutcomeRecord, OutcomeState, OwnerRecord, StopRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import OutcomeRecord, OutcomeState, OwnerRecord, StopRecord
 from airflow_provider.core.waiting import SILENCE_TO_TELL_S
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from airflow_provider.core.attempt_time import AttemptTime, Cause, Stretch, attempt_times
 from airflow_provider.core.lineage import ExperimentFacts
-from airflow_provider.core.records import AttemptRef, OwnerRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import OwnerRecord
 
 __all__ = [
     "AttemptGoodput",

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.redaction import redact
 from airflow_provider.core.strict_json import storable
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_provider.core.field_types import UtcTime
-from airflow_provider.core.records import SCHEMA_VERSION, AttemptRef, RestorePolicy, WarmStartRecord
+from airflow_provider.core.record_parts import SCHEMA_VERSION, AttemptRef, RestorePolicy, WarmStartRecord
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig, StorageConfig
 
 JOB_SPEC_FILE = "job_spec.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 
 _ENDED = frozenset({"failed", "success", "skipped", "upstream_failed", "removed"})
 """States after which no try follows by itself."""

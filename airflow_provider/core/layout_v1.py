@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider.core.json_input import UnreadableJson, read_json
-from airflow_provider.core.records import CheckpointFile
+from airflow_provider.core.record_parts import CheckpointFile
 
 RUN_NAME = "v1"
 """V1's run directory inside the folder of the attempt that started it; later attempts restore it there."""

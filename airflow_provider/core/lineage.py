@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.manifest import Manifest
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import (
     AliveRecord,
-    AttemptRef,
     CheckpointEntry,
     ClaimRecord,
     CollectedRecord,

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from airflow_provider.core.errors import AssetEventUnreadable
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import Lineage
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.spec import Config
 from airflow_provider.core.strict_json import bounded_metrics, shortened
 

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from dataclasses import field
 from enum import Enum
-from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from typing_extensions import Self
 
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.field_types import MAX_NAME, CheckpointName, Id, Number, Shown, UtcTime, shown_part
+from airflow_provider.core.field_types import CheckpointName, Id, Number, Shown, UtcTime, shown_part
 from airflow_provider.core.json_input import UnreadableJson, read_json
+from airflow_provider.core.record_parts import (
+    SCHEMA_VERSION,
+    AttemptRef,
+    CheckpointFile,
+    RestorePolicy,
+    WarmStartRecord,
+    known_fields,
+)
 
-SCHEMA_VERSION = 1
 R = TypeVar("R", bound="Record")
 
 
@@ -71,23 +77,6 @@ def _unreadable(cls: type[Record], key: str, seen: str) -> RecordUnreadable:
     )
 
 
-class AttemptRef(BaseModel):
-    """Which attempt: claims rank by (generation, attempt)."""
-
-    model_config = ConfigDict(frozen=True)
-    generation: int = Field(ge=1, le=999_999)
-    attempt: int = Field(ge=1, le=999_999)
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Sort key: newer attempts are greater."""
-        return (self.generation, self.attempt)
-
-    def __str__(self) -> str:
-        """Short form for messages: `g1/a2`."""
-        return f"g{self.generation}/a{self.attempt}"
-
-
 class OwnerRecord(Record):
     """`owners/<k>`: a process that took the experiment. The newest k owns it."""
 
@@ -115,67 +104,6 @@ class OwnerRecord(Record):
     """What ended the task for good in this try, for whoever waits for the training; None: another try follows, or who knows."""
 
 
-class RestorePolicy(BaseModel):
-    """Which checkpoint a restore starts from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    mode: Literal["latest", "best", "explicit"] = "latest"
-    """The newest checkpoint that verifies, the best one by `metric`, or the one that `checkpoint` names."""
-    metric: Id | None = None
-    """Metric for `best`."""
-    order: Literal["max", "min"] = "max"
-    """Whether more or less of the metric is better."""
-    checkpoint: Id | None = None
-    """Name relative to the generation folder (`attempts/000001/checkpoint_...`) for `explicit`."""
-    on_corrupt: Literal["rollback", "fail"] = "rollback"
-    """The operator's parameter of that name."""
-
-
-def _known_fields(value: object) -> object:
-    """A stored policy may have a newer release's fields, which readers ignore; a DAG's may not, it could be a typo."""
-    if not isinstance(value, dict):
-        return value
-    return {name: part for name, part in value.items() if name in RestorePolicy.model_fields}
-
-
-@lru_cache(maxsize=4_096)
-def _kept_once(name: str) -> str:
-    """The first of equal texts. Not `sys.intern`: Python 3.12 frees none of those, and some trainings name each file anew."""
-    return name
-
-
-# An experiment may have 10,000 checkpoints of many files each: with slots each takes a tenth of a model's memory.
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFile:
-    """One object of a checkpoint. `key` is relative to the checkpoint's folder, `size` in bytes."""
-
-    key: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_kept_once)]
-    """The checkpoints of a training have files of the same names: each name is kept once."""
-    size: Annotated[Number, Field(ge=0)]
-    etag: Id = ""
-
-
-class ParentCheckpoint(BaseModel):
-    """The checkpoint of another experiment that a generation begins from, as it was found before the first claim."""
-
-    model_config = ConfigDict(frozen=True)
-    uri: Id
-    files: tuple[CheckpointFile, ...] = ()
-    """The first ones by name, at most 1,000; `num_files` and `size_bytes` count all."""
-    num_files: Annotated[Number, Field(ge=0)] = 0
-    size_bytes: Annotated[Number, Field(ge=0)] = 0
-    metrics: dict[str, Any] = {}
-
-
-class WarmStartRecord(BaseModel):
-    """Where a generation begins: decided once, before its first claim, and carried by every claim after it."""
-
-    model_config = ConfigDict(frozen=True)
-    parent: ParentCheckpoint | None
-    """None: from the start, because no parent was there and `missing="fresh"` allowed it."""
-    reason: Shown
-
-
 class ClaimRecord(Record):
     """`claim.json`: the right to commit as attempt (generation, attempt), written before the POST."""
 
@@ -190,7 +118,7 @@ class ClaimRecord(Record):
     try_number: Number
     intent: Shown
     """`start`, `restore`, ... with the decision's reason."""
-    restore_policy: Annotated[RestorePolicy, BeforeValidator(_known_fields)] = RestorePolicy()
+    restore_policy: Annotated[RestorePolicy, BeforeValidator(known_fields)] = RestorePolicy()
     answers_clear: bool | None = None
     """Whether a person's clear asked for this attempt, so that an accepted success before it is trained on from.
 

@@ -13,15 +13,8 @@ from typing import Any
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.manifest import Manifest, ManifestEntry, finite
-from airflow_provider.core.records import (
-    AttemptRef,
-    CheckpointEntry,
-    CheckpointFile,
-    QuarantineRecord,
-    RestoredRecord,
-    RestorePolicy,
-    SkippedCheckpoint,
-)
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.records import CheckpointEntry, QuarantineRecord, RestoredRecord, SkippedCheckpoint
 
 _FROM_THE_START = "from the start: "
 

@@ -14,7 +14,7 @@ from airflow_provider.core.errors import MessageUnreadable
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.field_types import Id, Shown, shown_part
 from airflow_provider.core.job import JobStatus
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 
 _LONGEST_S = 4e8
 """Some twelve years: beyond it, times overflow."""

@@ -16,12 +16,7 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import ForeignLayout, InvalidConfig, NoParentCheckpoint
 from airflow_provider.core.field_types import shown_part
 from airflow_provider.core.identity import checked_storage_path
-from airflow_provider.core.records import (
-    CheckpointFile,
-    ParentCheckpoint,
-    RestorePolicy,
-    WarmStartRecord,
-)
+from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint, RestorePolicy, WarmStartRecord
 from airflow_provider.core.spec import Config, Templated, has_template
 from airflow_provider.core.strict_json import bounded_metrics
 

@@ -7,7 +7,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.records import AttemptRef, StopRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import StopRecord
 
 if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import SyncJobsClient

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider.core.records import AttemptRef
+    from airflow_provider.core.record_parts import AttemptRef
     from airflow_provider.operators.collecting import Published
     from airflow_provider.operators.request import TrainingRequest
 

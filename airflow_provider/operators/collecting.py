@@ -22,15 +22,8 @@ from airflow_provider.core.lineage import (
     project,
     result_xcom,
 )
-from airflow_provider.core.records import (
-    AttemptRef,
-    CheckpointEntry,
-    CheckpointFile,
-    CollectedRecord,
-    OutcomeRecord,
-    OutcomeState,
-    RecordSegment,
-)
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
+from airflow_provider.core.records import CheckpointEntry, CollectedRecord, OutcomeRecord, OutcomeState, RecordSegment
 from airflow_provider.core.redaction import redact
 from airflow_provider.core.restore import registration_order
 from airflow_provider.core.strict_json import bounded_metrics

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import ForeignExperiment, Superseded, WriteConflict
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.records import AttemptRef, OwnerRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import OwnerRecord
 
 if TYPE_CHECKING:
     from airflow_provider.operators.request import TrainingRequest

@@ -15,7 +15,7 @@ from airflow_provider.core.field_types import shown_part
 from airflow_provider.core.identity import TaskInstanceKey, checked_storage_path, experiment_uri
 from airflow_provider.core.job import OnClear, Timings, TrainingKind, TrainingSpec, TrainVersion
 from airflow_provider.core.json_input import MAX_NESTING, is_shallow
-from airflow_provider.core.records import RestorePolicy
+from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.spec import (
     CheckpointConfig,
     FailureConfig,

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.job import OnClear, Timings, TrainingSpec
-from airflow_provider.core.records import RestorePolicy
+from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.spec import StorageConfig
 from airflow_provider.core.warm_start import WarmStart
 

@@ -13,7 +13,8 @@ from airflow_provider.core.errors import RayJobFailed, RayTrainError, Superseded
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.lineage import bounded_result
-from airflow_provider.core.records import AttemptRef, OutcomeState
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import OutcomeState
 from airflow_provider.core.waiting import (
     ALIVE_CHECK_S,
     KIND_OF_END,

@@ -33,7 +33,8 @@ from airflow_provider.core.errors import RayJobFailed, RayTrainError, Superseded
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.identity import submission_id
 from airflow_provider.core.job import JobSpec
-from airflow_provider.core.records import AttemptRef, ClaimRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import ClaimRecord
 from airflow_provider.hooks.job_package import code_digest, code_package, runtime_env, runtime_package
 from airflow_provider.hooks.stop import stop_attempt
 from airflow_provider.operators.attempt_facts import look_at_job, read_facts

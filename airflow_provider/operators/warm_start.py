@@ -27,7 +27,8 @@ from airflow_provider.storage.parent_scan import ParentScan
 from airflow_provider.storage.run_index import RunIndex
 
 if TYPE_CHECKING:
-    from airflow_provider.core.records import ClaimRecord, WarmStartRecord
+    from airflow_provider.core.record_parts import WarmStartRecord
+    from airflow_provider.core.records import ClaimRecord
     from airflow_provider.operators.request import TrainingRequest
     from airflow_provider.storage.object_store import ObjectStore
 

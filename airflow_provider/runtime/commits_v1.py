@@ -23,7 +23,8 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.fit_rules import SeenFailure, decide_fit_failure
 from airflow_provider.core.layout_v1 import own_metrics
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.records import AttemptRef, Phase
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import Phase
 from airflow_provider.core.spec import FailureConfig
 from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent, ReportEvent, append_event

@@ -20,14 +20,8 @@ from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED, JobSpec, TrainingKind
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.records import (
-    AttemptRef,
-    ClaimRecord,
-    CollectedRecord,
-    OutcomeRecord,
-    OutcomeState,
-    Phase,
-)
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import ClaimRecord, CollectedRecord, OutcomeRecord, OutcomeState, Phase
 from airflow_provider.runtime.child import ChildContext
 from airflow_provider.runtime.claim_watch import ClaimWatch
 from airflow_provider.runtime.ending import Ending

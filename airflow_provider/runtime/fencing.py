@@ -22,7 +22,7 @@ from ray.train.v2._internal.execution.storage import StorageContext
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, StorePermissionDenied, Superseded
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.spec import StorageConfig
 from airflow_provider.runtime.held_deletions import is_held
 from airflow_provider.runtime.storage import s3_options, split_uri

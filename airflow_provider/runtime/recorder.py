@@ -15,7 +15,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.manifest import Manifest
 from airflow_provider.core.phases import with_phase
-from airflow_provider.core.records import AttemptRef, CheckpointEntry, Phase, PhaseEntry, RecordSegment, RestartEntry
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import CheckpointEntry, Phase, PhaseEntry, RecordSegment, RestartEntry
 from airflow_provider.core.restore import registration_order
 from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.runtime.events import CommitEvent, Event, FailureEvent, PhaseEvent

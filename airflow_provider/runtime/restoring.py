@@ -10,15 +10,13 @@ from datetime import datetime, timezone
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.manifest import Manifest, parse_manifest
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
 from airflow_provider.core.records import (
-    AttemptRef,
     CheckpointEntry,
-    CheckpointFile,
     OutcomeRecord,
     QuarantineRecord,
     RecordSegment,
     RestoredRecord,
-    RestorePolicy,
     SkippedCheckpoint,
 )
 from airflow_provider.core.restore import (

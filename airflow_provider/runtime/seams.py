@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 
 _STATES = ("INITIALIZING", "SCHEDULING", "RUNNING", "RESTARTING", "ERRORED", "FINISHED")
 _SNAPSHOT_KEYS = {"checkpoint_results", "latest_checkpoint_result"}

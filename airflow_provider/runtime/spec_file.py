@@ -10,7 +10,7 @@ import airflow_provider
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.field_types import shown_part
 from airflow_provider.core.job import JOB_SPEC_FILE, JobSpec
-from airflow_provider.core.records import SCHEMA_VERSION
+from airflow_provider.core.record_parts import SCHEMA_VERSION
 
 
 def spec_path() -> str:

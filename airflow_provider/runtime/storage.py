@@ -25,7 +25,8 @@ from airflow_provider.core.errors import (
     StoreThrottled,
     StoreUnreachable,
 )
-from airflow_provider.core.records import CheckpointFile, Record
+from airflow_provider.core.record_parts import CheckpointFile
+from airflow_provider.core.records import Record
 from airflow_provider.core.spec import StorageConfig
 
 STORE_PATIENCE_S = 120.0

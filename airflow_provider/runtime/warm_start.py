@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.core.errors import InvalidConfig, NoParentCheckpoint
 from airflow_provider.core.job import JobSpec
-from airflow_provider.core.records import CheckpointFile, ParentCheckpoint
+from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint
 from airflow_provider.core.warm_start import verify_parent
 from airflow_provider.runtime.recorder import ETAGS_PER_CHECKPOINT
 from airflow_provider.runtime.restoring import Resolved

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RecordUnreadable, WriteConflict
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import (
     AliveRecord,
-    AttemptRef,
     ClaimRecord,
     CollectedRecord,
     OutcomeRecord,

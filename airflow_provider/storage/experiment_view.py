@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.core.experiment_sight import ExperimentSight
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, project
-from airflow_provider.core.records import AttemptRef, RecordSegment
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import RecordSegment
 from airflow_provider.storage.restore_scan import active_quarantine, read_manifest
 
 if TYPE_CHECKING:

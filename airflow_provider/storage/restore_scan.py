@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayTrainError, RecordUnreadable
 from airflow_provider.core.manifest import Manifest, parse_manifest
-from airflow_provider.core.records import (
-    AttemptRef,
-    CheckpointEntry,
-    CheckpointFile,
-    RestoredRecord,
-    RestorePolicy,
-    SkippedCheckpoint,
-)
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.records import CheckpointEntry, RestoredRecord, SkippedCheckpoint
 from airflow_provider.core.restore import (
     AttemptCheckpoints,
     Candidate,

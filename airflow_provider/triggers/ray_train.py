@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.field_types import UtcTime
 from airflow_provider.core.kill import decide_trigger_kill
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.waiting import KIND_OF_END, STOPPING_ENDS, WaitLimits, WaitOver, unreadable_message
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.hooks.ray import RayHook

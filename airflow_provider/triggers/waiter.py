@@ -21,7 +21,7 @@ from asgiref.sync import sync_to_async
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.job import JobStatus
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.redaction import redact
 from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll, pause_s
 

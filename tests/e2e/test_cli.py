@@ -13,7 +13,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.records import ClaimRecord, OwnerRecord, ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.record_parts import ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.records import ClaimRecord, OwnerRecord
 from tests.e2e.test_operator import wait_for_commits, wait_for_end
 from tests.stack.process import program, wait_until
 from tests.stack.services import Stack

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from tests.chaos.points import is_write, path_of
 from tests.e2e.test_operator import jobs_of, wait_for_commits, wait_for_end
 from tests.stack.airflow_client import AirflowClient

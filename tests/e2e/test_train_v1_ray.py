@@ -20,14 +20,8 @@ from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec, TrainVersion
 from airflow_provider.core.layout_v1 import parse_run, state_checkpoint
 from airflow_provider.core.manifest import Manifest, parse_manifest
-from airflow_provider.core.records import (
-    AttemptRef,
-    CheckpointFile,
-    ClaimRecord,
-    OutcomeRecord,
-    OutcomeState,
-    RecordSegment,
-)
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
+from airflow_provider.core.records import ClaimRecord, OutcomeRecord, OutcomeState, RecordSegment
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, StorageConfig
 from tests.stack.ray_cluster import RayCluster
 from tests.stack.s3 import S3Server

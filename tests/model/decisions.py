@@ -15,7 +15,8 @@ from airflow_provider.core import decision as core
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import EXIT_FAILED, JobStatus
 from airflow_provider.core.kill import KillFacts, decide_kill
-from airflow_provider.core.records import AttemptRef, OutcomeRecord, OutcomeState
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import OutcomeRecord, OutcomeState
 from airflow_provider.core.waiting import GoOn, WaitLimits, WaitState, judge_poll
 from airflow_provider.operators.collecting import Ended, conclude_attempt
 from airflow_provider.operators.session import TrainingSession

@@ -15,7 +15,8 @@ from airflow_provider.core.errors import ForeignExperiment, RayJobFailed
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import CheckpointEntry, CheckpointFile, RecordSegment
+from airflow_provider.core.record_parts import CheckpointFile
+from airflow_provider.core.records import CheckpointEntry, RecordSegment
 from airflow_provider.operators.parameters import build_request
 from tests.support.case_files import CASES
 from tests.support.decisions import is_retried

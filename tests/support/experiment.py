@@ -6,9 +6,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider.core import layout
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import (
     AliveRecord,
-    AttemptRef,
     ClaimRecord,
     CollectedRecord,
     OutcomeRecord,

@@ -15,7 +15,8 @@ from airflow_provider.core.errors import RayJobFailed
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import AttemptRef, OutcomeState, QuarantineRecord, WarmStartRecord
+from airflow_provider.core.record_parts import AttemptRef, WarmStartRecord
+from airflow_provider.core.records import OutcomeState, QuarantineRecord
 from airflow_provider.core.spec import FailureConfig
 from airflow_provider.runtime.ending import Ending
 from airflow_provider.runtime.events import CommitEvent, ReportEvent, append_event

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core import layout
 from airflow_provider.core.job import ATTEMPT_ENV, JOB_SPEC_FILE, JobSpec, Timings, TrainingSpec
-from airflow_provider.core.records import AttemptRef, ClaimRecord, OwnerRecord, Record, RestorePolicy, StopRecord
+from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
+from airflow_provider.core.records import ClaimRecord, OwnerRecord, Record, StopRecord
 
 if TYPE_CHECKING:
     from tests.stack.ray_cluster import RayCluster

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_provider.core import layout
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.records import CheckpointEntry, CheckpointFile, RecordSegment
+from airflow_provider.core.record_parts import CheckpointFile
+from airflow_provider.core.records import CheckpointEntry, RecordSegment
 from airflow_provider.storage.local import LocalObjectStore
 from tests.support.experiment import NOW, claim, owner
 

@@ -10,10 +10,10 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.lineage import AttemptRecords
 from airflow_provider.core.manifest import Manifest, ManifestEntry
+from airflow_provider.core.record_parts import CheckpointFile
 from airflow_provider.core.records import (
     AliveRecord,
     CheckpointEntry,
-    CheckpointFile,
     CollectedRecord,
     OutcomeRecord,
     OutcomeState,

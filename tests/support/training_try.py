@@ -13,15 +13,8 @@ from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.identity import TaskInstanceKey, submission_id
 from airflow_provider.core.job import Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.records import (
-    AttemptRef,
-    CheckpointEntry,
-    CheckpointFile,
-    OutcomeRecord,
-    OutcomeState,
-    RecordSegment,
-    RestorePolicy,
-)
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.records import CheckpointEntry, OutcomeRecord, OutcomeState, RecordSegment
 from airflow_provider.core.spec import StorageConfig
 from airflow_provider.operators.request import TrainingRequest
 from airflow_provider.operators.training_try import TrainingTry

@@ -10,7 +10,7 @@ from typing import cast
 from airflow_provider.client.jobs_client import AsyncJobsClient
 from airflow_provider.core import layout
 from airflow_provider.core.errors import ClusterUnreachable
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.waiting import WaitLimits, WaitOver
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.triggers.waiter import Following, JobWaiter

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.client import TailLimits, pool
 from airflow_provider.client.values import LogChunk
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.waiting import WaitEnd, WaitLimits
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.testing.jobs_api import FakeJobsServer

@@ -48,7 +48,7 @@ def test_parsing_dag_files_loads_nothing_heavy_and_a_second_file_nothing_at_all(
 
 
 ALLOWED = """
-    core core.errors core.failure core.field_types core.identity core.job core.json_input core.layout core.records core.redaction
+    core core.errors core.failure core.field_types core.identity core.job core.json_input core.layout core.record_parts core.redaction
     core.spec core.strict_json core.warm_start links links.ray_train operators operators.parameters operators.ray_train policies
     policies.retry provider_info
 """

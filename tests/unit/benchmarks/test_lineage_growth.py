@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
 from airflow_provider.core.lineage import project
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.spec import FailureConfig
 from airflow_provider.operators.collecting import read_experiment
 from airflow_provider.runtime.events import CommitEvent

@@ -10,15 +10,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey, experiment_uri, submission_id
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.records import (
-    AttemptRef,
-    CheckpointEntry,
-    CheckpointFile,
-    OutcomeRecord,
-    OutcomeState,
-    RecordSegment,
-    RestoredRecord,
-)
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
+from airflow_provider.core.records import CheckpointEntry, OutcomeRecord, OutcomeState, RecordSegment, RestoredRecord
 from tests.support.command_line import lay_down
 from tests.support.experiment import NOW, claim, owner
 from tests.support.memory_store import MemoryStore

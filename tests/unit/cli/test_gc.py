@@ -10,12 +10,7 @@ import pytest
 
 from airflow_provider.cli.exit_codes import OK, PROBLEM, USAGE
 from airflow_provider.core import layout
-from airflow_provider.core.records import (
-    AliveRecord,
-    CollectedRecord,
-    Phase,
-    StopRecord,
-)
+from airflow_provider.core.records import AliveRecord, CollectedRecord, Phase, StopRecord
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.local import LocalObjectStore
 from airflow_provider.testing.jobs_api import FakeJobsServer

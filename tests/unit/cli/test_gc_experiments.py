@@ -17,7 +17,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.decision import JobUnknown
 from airflow_provider.core.errors import StorePermissionDenied, StoreUnreachable
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.records import CollectedRecord, OutcomeState, ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.record_parts import ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.records import CollectedRecord, OutcomeState
 from airflow_provider.core.run_index import RunRecord, index_uri
 from airflow_provider.storage.local import LocalObjectStore
 from airflow_provider.storage.run_index import RunIndex

@@ -14,7 +14,7 @@ from airflow_provider.cli.restore_plan import make_plan
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import ClusterUnreachable, RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.records import CheckpointFile, ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint, WarmStartRecord
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.support.command_line import CommandLine, files, on_disk
 from tests.support.fake_jobs_client import job

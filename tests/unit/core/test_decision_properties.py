@@ -32,7 +32,8 @@ from airflow_provider.core.decision import (
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.kill import KillFacts, decide_kill, decide_trigger_kill
-from airflow_provider.core.records import AttemptRef, OutcomeState
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import OutcomeState
 from tests.support.records import alive, attempt_facts, claim, collected, gone, outcome, owner, ref, seen, try_facts
 
 ON_CLEAR: Any = st.sampled_from(["auto", "restore", "fresh"])

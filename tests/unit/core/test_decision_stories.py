@@ -16,7 +16,7 @@ from airflow_provider.core.decision import (
     StopThenRestore,
     decide_submission,
 )
-from airflow_provider.core.records import RestorePolicy
+from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.restore import AttemptCheckpoints, candidates
 from tests.support.records import (
     alive,

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.kill import KillFacts, KillVerdict, decide_kill, decide_trigger_kill
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 
 REF = AttemptRef(generation=1, attempt=4)
 

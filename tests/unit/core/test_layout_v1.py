@@ -19,7 +19,7 @@ from airflow_provider.core.layout_v1 import (
     starter_of,
     state_checkpoint,
 )
-from airflow_provider.core.records import CheckpointFile
+from airflow_provider.core.record_parts import CheckpointFile
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"
 NEW = run_dir(2)

@@ -16,11 +16,9 @@ from pydantic import ValidationError
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, JobStatus, TrainingKind, TrainingSpec
+from airflow_provider.core.record_parts import SCHEMA_VERSION, AttemptRef, CheckpointFile, RestorePolicy
 from airflow_provider.core.records import (
-    SCHEMA_VERSION,
     AliveRecord,
-    AttemptRef,
-    CheckpointFile,
     ClaimRecord,
     CollectedRecord,
     OutcomeRecord,
@@ -30,7 +28,6 @@ from airflow_provider.core.records import (
     RecordSegment,
     RestartEntry,
     RestoredRecord,
-    RestorePolicy,
     SkippedCheckpoint,
     StopRecord,
 )

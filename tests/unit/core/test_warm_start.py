@@ -8,7 +8,8 @@ import pytest
 
 from airflow_provider.core.errors import ForeignLayout, InvalidConfig, NoParentCheckpoint
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.records import CheckpointFile, ClaimRecord, ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import Verdict
 from airflow_provider.core.warm_start import (
     MAX_FILES,

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.lineage import XCOM_LIMIT, ExperimentFacts, lineage_xcom, project, result_xcom
-from airflow_provider.core.records import CheckpointFile, RestoredRecord
+from airflow_provider.core.record_parts import CheckpointFile
+from airflow_provider.core.records import RestoredRecord
 from tests.support.records import NOW, attempt_records, claim, entry, outcome, owner
 
 ASCII = "x" * 2_000

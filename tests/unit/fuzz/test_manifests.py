@@ -10,7 +10,7 @@ from hypothesis import given
 
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.manifest import Manifest, best_name, parse_manifest
-from airflow_provider.core.records import RestorePolicy
+from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.restore import (
     AttemptCheckpoints,
     RestorePoint,

@@ -20,6 +20,7 @@ from airflow_provider.core.lineage import (
     result_xcom,
 )
 from airflow_provider.core.manifest import Manifest, ManifestEntry
+from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.records import (
     AliveRecord,
     ClaimRecord,
@@ -31,7 +32,6 @@ from airflow_provider.core.records import (
     RecordSegment,
     RestartEntry,
     RestoredRecord,
-    RestorePolicy,
     SkippedCheckpoint,
     StopRecord,
 )

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
-from airflow_provider.core.records import AttemptRef, Phase
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import Phase
 from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.runtime.child import CONTEXT_ENV, ChildContext, _failed
 from airflow_provider.runtime.events import (

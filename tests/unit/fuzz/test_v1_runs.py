@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.core.layout_v1 import RunAnswer, parse_results, parse_run, plan_run, state_checkpoint
-from airflow_provider.core.records import CheckpointFile
+from airflow_provider.core.record_parts import CheckpointFile
 from tests.support.damage import damaged_json, examples, is_utf8, only_typed_errors
 
 TRIAL = "TorchTrainer_6eea7_00000_0_2026-11-19_23-51-06"

@@ -15,7 +15,7 @@ from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.client.values import AlreadyExists, ClusterVersion, JobInfo, JobRequest, Package, SubmitAccepted
 from airflow_provider.core.errors import ClusterTimeout, ClusterUnreachable, StoreUnreachable
 from airflow_provider.core.job import JOB_SPEC_FILE, JobSpec
-from airflow_provider.core.records import CheckpointFile
+from airflow_provider.core.record_parts import CheckpointFile
 from airflow_provider.runtime.storage import ExperimentStore
 from tests.support.experiment import NOW
 from tests.support.fake_airflow import MARKER_KEY, FakeStateStore, FakeTaskInstance, refused

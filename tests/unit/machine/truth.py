@@ -10,14 +10,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import NoUsableCheckpoint
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.records import (
-    AttemptRef,
-    ClaimRecord,
-    CollectedRecord,
-    OutcomeRecord,
-    OutcomeState,
-    QuarantineRecord,
-)
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import ClaimRecord, CollectedRecord, OutcomeRecord, OutcomeState, QuarantineRecord
 from airflow_provider.core.restore import quarantine_for
 from tests.unit.machine.airflow import Clear, TryRun, kind_of
 from tests.unit.machine.drivers import DriverProcess

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.operators.ray_train import RayTrainOperator
 
 

@@ -22,7 +22,8 @@ from airflow_provider.core.errors import (
 )
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.job import JobSpec
-from airflow_provider.core.records import ClaimRecord, WarmStartRecord
+from airflow_provider.core.record_parts import WarmStartRecord
+from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.run_index import index_uri
 from airflow_provider.core.warm_start import WarmStart
 from airflow_provider.operators.ray_train import RayTrainOperator

@@ -12,7 +12,8 @@ import pytest
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, StoreUnreachable
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, JobSpec, TrainingKind, TrainingSpec
-from airflow_provider.core.records import AliveRecord, AttemptRef, ClaimRecord, OwnerRecord, Phase, Record, StopRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import AliveRecord, ClaimRecord, OwnerRecord, Phase, Record, StopRecord
 from airflow_provider.runtime.claim_watch import ClaimWatch
 from airflow_provider.runtime.standing import Hit, HitKind, Standing
 from airflow_provider.runtime.storage import ExperimentStore

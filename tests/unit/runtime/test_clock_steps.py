@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
-from airflow_provider.core.records import AttemptRef, Phase
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import Phase
 from airflow_provider.core.spec import StorageConfig
 from airflow_provider.runtime import scribe as scribe_module
 from airflow_provider.runtime.progress import Progress

@@ -14,7 +14,8 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
 from airflow_provider.core.layout_v1 import ModeV1
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import AttemptRef, ClaimRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import Candidate, RestorePoint
 from airflow_provider.core.spec import FailureConfig, StorageConfig
 from airflow_provider.runtime.events import CommitEvent, EventReader, FailureEvent

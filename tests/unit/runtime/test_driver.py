@@ -14,15 +14,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import EXIT_FAILED, EXIT_SUPERSEDED, JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.records import (
-    AliveRecord,
-    AttemptRef,
-    ClaimRecord,
-    OutcomeRecord,
-    OutcomeState,
-    Phase,
-    StopRecord,
-)
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import AliveRecord, ClaimRecord, OutcomeRecord, OutcomeState, Phase, StopRecord
 from airflow_provider.runtime import ending
 from airflow_provider.runtime.driver import Driver
 from tests.support.fit_world import FakeRay, Fit, ends, fails

@@ -14,9 +14,9 @@ from airflow_provider.core.classify import classify_job
 from airflow_provider.core.errors import BucketNotFound, RayTrainError, RecordUnreadable, StorePermissionDenied
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import (
     AliveRecord,
-    AttemptRef,
     ClaimRecord,
     CollectedRecord,
     OutcomeRecord,

@@ -11,7 +11,7 @@ from ray.train.v2._internal.execution.storage import delete_fs_path
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, StorePermissionDenied, Superseded
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.spec import StorageConfig
 from airflow_provider.runtime.fencing import AttemptStorageContext, Fence, FencedLocalFileSystem, FencedS3FileSystem
 from airflow_provider.runtime.storage import s3_options

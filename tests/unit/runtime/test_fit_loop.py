@@ -10,7 +10,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import EXIT_SUPERSEDED
 from airflow_provider.core.manifest import Manifest, parse_manifest
-from airflow_provider.core.records import AttemptRef, OutcomeState, RestoredRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import OutcomeState, RestoredRecord
 from airflow_provider.runtime.events import ReportEvent, append_event
 from airflow_provider.runtime.restoring import read_attempts
 from tests.support.fit_world import (

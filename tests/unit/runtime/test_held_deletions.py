@@ -17,7 +17,7 @@ from ray.train.v2._internal.execution.training_report import _TrainingReport
 
 from airflow_provider.core import layout
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.spec import FailureConfig
 from airflow_provider.runtime import held_deletions
 from airflow_provider.runtime.events import EventReader

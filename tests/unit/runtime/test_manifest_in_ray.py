@@ -13,7 +13,7 @@ from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import Check
 
 from airflow_provider.core import layout
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.runtime.fencing import AttemptStorageContext, Fence, FencedLocalFileSystem
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray calls deprecated parts of pydantic

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.records import AttemptRef, QuarantineRecord
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import QuarantineRecord
 from airflow_provider.runtime.restoring import Resolved, read_quarantine
 from tests.support.experiment import NOW
 from tests.support.fit_world import (

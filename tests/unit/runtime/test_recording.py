@@ -14,7 +14,8 @@ from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.phases import MAX_PHASES
-from airflow_provider.core.records import AttemptRef, Phase, RecordSegment
+from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.records import Phase, RecordSegment
 from airflow_provider.runtime import recorder as recording
 from airflow_provider.runtime.events import CommitEvent, FailureEvent, PhaseEvent, ReportEvent, append_event
 from airflow_provider.runtime.progress import Progress

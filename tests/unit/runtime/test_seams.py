@@ -11,7 +11,7 @@ from ray.train.v2._internal.execution.checkpoint import checkpoint_manager
 
 from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
 from airflow_provider.core.manifest import Manifest
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.restore import RestorePoint
 from airflow_provider.runtime import seams, train_v2
 from airflow_provider.runtime.restoring import Resolved

@@ -20,7 +20,8 @@ from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.job import JobSpec
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, project
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.records import CheckpointFile, RecordSegment, RestoredRecord, WarmStartRecord
+from airflow_provider.core.record_parts import CheckpointFile, WarmStartRecord
+from airflow_provider.core.records import RecordSegment, RestoredRecord
 from airflow_provider.core.warm_start import parent_of
 from airflow_provider.runtime.events import ReportEvent, append_event
 from airflow_provider.runtime.train_v2 import build_run_config

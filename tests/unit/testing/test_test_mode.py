@@ -12,7 +12,7 @@ from airflow_provider.assets.model import GatedAsset, newest_model
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, RayJobFailed
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.records import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.operators.ray_train import RayTrainOperator
 from airflow_provider.sensors.errors import TrainingFailed, WaitTimedOut
 from airflow_provider.sensors.ray_train import RayTrainSensor
