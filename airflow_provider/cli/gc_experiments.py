@@ -300,6 +300,7 @@ def _final_owner(records: ExperimentRecords, seen: OwnerRecord) -> int:
         update={
             "k": seen.k + 1,
             "final": True,
+            "final_because": "its experiment is deleted by hand",
             "created_by": _BY_GC,
             "created_at": datetime.now(timezone.utc),
             "acted_on": None,

@@ -98,6 +98,8 @@ class OwnerRecord(Record):
     """Ray job of `acted_on`."""
     final: bool = False
     """A stop for good by a person (task marked failed or success): nothing of an older owner may run on."""
+    final_because: Shown | None = None
+    """What the person did. None: not final, or by a release that did not tell."""
     created_by: Shown = "try"
     """`try`, `listener` or `gc`."""
     gave_up: Failure | None = None

@@ -42,7 +42,8 @@ def stop_for_good(job: object, *, task: TaskInstanceKey, counters: dict[str, int
     if not found.stop_on_kill:
         return "leaving the job: stop_on_kill is off"
     records = ExperimentRecords(open_experiment(found.experiment, aws_conn_id=found.aws_conn_id))
-    owner = _final_owner(records, task, counters, identity=found.dag_run_identity)
+    reason = f"the task was {how}"
+    owner = _final_owner(records, task, counters, identity=found.dag_run_identity, reason=reason)
     if isinstance(owner, str):
         return owner
     claim = records.newest_claim()
@@ -57,13 +58,13 @@ def stop_for_good(job: object, *, task: TaskInstanceKey, counters: dict[str, int
             ref=claim.ref,
             submission_id=claim.submission_id,
             k=owner.k,
-            reason=f"the task was {how}",
+            reason=reason,
         )
     return result.reason
 
 
 def _final_owner(
-    records: ExperimentRecords, task: TaskInstanceKey, counters: dict[str, int], *, identity: str | None
+    records: ExperimentRecords, task: TaskInstanceKey, counters: dict[str, int], *, identity: str | None, reason: str
 ) -> OwnerRecord | str:
     """The final owner record, or why there must be none: a try that a later clear or retry started is not meant.
 
@@ -89,6 +90,7 @@ def _final_owner(
                 "k": newest.k + 1,
                 "dag_run_identity": identity or newest.dag_run_identity,
                 "final": True,
+                "final_because": reason,
                 "created_by": "listener",
                 "created_at": datetime.now(timezone.utc),
                 "acted_on": None,

@@ -90,8 +90,9 @@ class Standing:
         found = [k for name in self.store.names("owners") if (k := layout.parse_owner(f"owners/{name}")) is not None]
         newer = [k for k in found if k > self.spec.k]
         for k in sorted(set(newer) - self._owners_read):
-            if self._is_final(k):
-                return Hit(HitKind.STOPPED, f"owner {k} ended the task for good")
+            owner = self._final_owner(k)
+            if owner is not None:
+                return Hit(HitKind.STOPPED, f"owner {k} ended the task for good{_because(owner.final_because)}")
             self._owners_read.add(k)
         for k in (self.spec.k, *newer):
             key = layout.stop(self._g, self._n, k)
@@ -99,20 +100,20 @@ class Standing:
                 return Hit(HitKind.STOPPED, f"owner {k} asked to stop{self._why(key)}")
         return None
 
-    def _is_final(self, k: int) -> bool:
+    def _final_owner(self, k: int) -> OwnerRecord | None:
         try:
             owner = self.store.read_record(OwnerRecord, layout.owner(k))
         except RecordUnreadable:
             # Written by a newer release or torn: its claim or stop record would still end us.
-            return False
-        return owner is not None and owner.final
+            return None
+        return owner if owner is not None and owner.final else None
 
     def _why(self, key: str) -> str:
         try:
             record = self.store.read_record(StopRecord, key)
         except RecordUnreadable:
             return ""
-        return f": {record.reason}" if record and record.reason else ""
+        return _because(record.reason if record else None)
 
     def _foreign_run(self) -> Hit | None:
         try:
@@ -124,3 +125,7 @@ class Standing:
         return Hit(
             HitKind.SUPERSEDED, f"attempt {self.spec.ref} runs elsewhere too: alive.json is of run {alive.run_uid[:8]}"
         )
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""

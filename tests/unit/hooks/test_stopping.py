@@ -111,6 +111,7 @@ def test_a_stop_for_good_owns_with_final_first_so_that_a_post_on_its_way_ends_it
     assert (owner.final, owner.created_by, owner.acted_on, owner.submission_id) == (True, "listener", None, None)
     assert (owner.try_number, owner.max_tries, owner.clear_number) == (2, 3, 1)
     assert owner.dag_run_identity == "i1"
+    assert owner.final_because == "the task was marked failed", "the driver may look before there is a stop record"
 
 
 def test_it_stops_the_newest_attempt_and_not_the_one_that_was_announced(world: World) -> None:

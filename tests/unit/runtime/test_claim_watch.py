@@ -110,6 +110,19 @@ def test_stop_record_of_the_claims_owner_or_a_newer_one(store: ExperimentStore, 
     assert "deadline of the task" in hit.reason
 
 
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [("the task was marked failed", "for good: the task was marked failed"), (None, "for good")],
+    ids=["told", "by an older release"],
+)
+def test_a_final_owner_says_why(store: ExperimentStore, why: str | None, words: str) -> None:
+    """The lineage page shows this sentence; the stop record, which tells it too, may come a moment later."""
+    store.write_record(layout.owner(6), owner(6, final=True).model_copy(update={"final_because": why}))
+    hit = standing(store).look(now=NOW)
+    assert hit is not None
+    assert hit.reason == f"owner 6 ended the task {words}"
+
+
 def test_older_final_owner_is_no_hit(store: ExperimentStore) -> None:
     """It was written before our claim: somebody started the task again since."""
     store.write_record(layout.owner(4), owner(4, final=True))
