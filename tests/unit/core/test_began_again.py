@@ -125,3 +125,25 @@ def test_what_a_loop_ignored_ranks_behind_what_its_attempt_had_committed() -> No
     ]
     assert found[2].metrics == {"epoch": 4}
     assert found[2].expected == (file(),)
+
+
+@pytest.mark.parametrize(
+    ("listed", "recorded"),
+    [
+        ((0, 1, 2), (made(f"{A2}/c2", 2, f"{A2}/c1"),)),
+        ((2,), (made(f"{A2}/c2", 2, f"{A2}/c1"),)),
+        ((2,), (made(f"{A2}/c2", 2, f"{A2}/c1"), made(f"{A2}/c1", 1, None, late=True))),
+    ],
+    ids=["listed", "pruned", "told late"],
+)
+def test_a_torn_segment_hides_no_fall_from_what_was_committed_behind_it(listed: Any, recorded: Any) -> None:
+    """The first commits of the new beginning stood in it: the newest one must not be gone on from all the same."""
+    good = RestoredRecord(checkpoint=f"{A1}/c4", reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    found = began(*((f"{A2}/c{epoch}", epoch) for epoch in listed), recorded=recorded, restored=good)
+    assert f"{A2}/c2" in found
+
+
+def test_a_torn_segment_accuses_nothing_that_went_on() -> None:
+    good = RestoredRecord(checkpoint=f"{A1}/c4", reason="a retry", metrics={"epoch": 4}, created_at=NOW)
+    recorded = (made(f"{A2}/c7", 7, f"{A2}/c6"), made(f"{A2}/again6", 6, f"{A2}/c5"))
+    assert began((f"{A2}/again6", 6), (f"{A2}/again7", 7), recorded=recorded, restored=good) == {}
