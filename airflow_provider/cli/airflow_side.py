@@ -75,6 +75,8 @@ class TaskInAirflow:
     """The mark of its DAG run; None where no try of ours has left one."""
     stop_on_kill: bool = True
     """The operator's: False lets a job go on after its task."""
+    is_resuming: bool = False
+    """Whether its try was deferred and goes on when it is scheduled next: that is no new try."""
 
     @property
     def is_over(self) -> bool:
@@ -102,6 +104,7 @@ def task_in_airflow(key: TaskInstanceKey) -> TaskInAirflow | None:
                 TaskInstance.max_tries,
                 DagRun.state,
                 DagRun.clear_number,
+                TaskInstance.next_method,
             )
             .join(DagRun, (DagRun.dag_id == TaskInstance.dag_id) & (DagRun.run_id == TaskInstance.run_id))
             .where(
@@ -114,7 +117,7 @@ def task_in_airflow(key: TaskInstanceKey) -> TaskInAirflow | None:
         row = session.execute(query).one_or_none()
         if row is None:
             return None
-        state, try_number, max_tries, run_state, clear_number = row
+        state, try_number, max_tries, run_state, clear_number, next_method = row
         marker, job = _kept(key, MARKER_KEY, session), _kept(key, JOB_RECORD_KEY, session)
         identity = marker.get("identity") if isinstance(marker, dict) else None
         return TaskInAirflow(
@@ -125,6 +128,7 @@ def task_in_airflow(key: TaskInstanceKey) -> TaskInAirflow | None:
             clear_number=clear_number or 0,
             identity=identity if isinstance(identity, str) else None,
             stop_on_kill=not (isinstance(job, dict) and job.get("stop_on_kill") is False),
+            is_resuming=next_method is not None,
         )
 
     found: TaskInAirflow | None = _reading(read)

@@ -13,7 +13,7 @@ from airflow_provider.core.records import OwnerRecord
 
 After = Literal["auto", "retry", "clear"]
 _COUNTED = frozenset({"scheduled", "queued"})
-"""States in which Airflow has counted the coming try already."""
+"""States in which Airflow has counted the coming try already, but for one that was deferred and goes on."""
 _NEW_MARK = "(a mark that the next try makes)"
 
 
@@ -67,12 +67,13 @@ def _by_airflow(seen: TaskInAirflow, newest: OwnerRecord, *, retries: int, after
         assumed.append(f"a clear: Airflow says that the task is {seen.state or 'not scheduled'}")
     elif seen.state in ENDED_TASK:
         assumed.append(f"Airflow says that the task is {seen.state}, so a retry (--after) would need a clear")
+    is_counted = seen.state in _COUNTED and not seen.is_resuming and not is_clear
     is_new = seen.identity is None
     if is_new:
         assumed.append("Airflow keeps no mark of this DAG run: it was created again, or its state store was emptied")
     facts = TryFacts(
         dag_run_identity=seen.identity or _NEW_MARK,
-        try_number=seen.try_number + (0 if seen.state in _COUNTED and not is_clear else 1),
+        try_number=seen.try_number + (0 if is_counted else 1),
         max_tries=seen.try_number + retries if is_clear else seen.max_tries,
         clear_number=seen.clear_number + (1 if is_clear else 0),
         own_ks=frozenset(),

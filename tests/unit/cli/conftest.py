@@ -88,6 +88,7 @@ def in_airflow(database: Session) -> Callable[..., None]:
         clear_number: int = 0,
         identity: str | None = "i1",
         kept: dict[str, Any] | None = None,
+        next_method: str | None = None,
         key: TaskInstanceKey = KEY,
     ) -> None:
         from airflow.models.dagrun import DagRun
@@ -102,6 +103,7 @@ def in_airflow(database: Session) -> Callable[..., None]:
         names = {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index}
         counters = {"try_number": try_number, "max_tries": max_tries, "pool": "default_pool", "pool_slots": 1}
         row = {"id": uuid.UUID(int=1), **names, "state": state, **counters, "priority_weight": 1, "queue": "default"}
+        row["next_method"] = next_method
         database.execute(insert(TaskInstance.__table__).values(**row))
         scope = TaskScope(**names)
         entries = {"ray_train_owner": {"k": 1, "identity": identity} if identity else None, "ray_train_job": kept}

@@ -224,6 +224,19 @@ def test_airflows_count_of_the_next_try(
     }
 
 
+@pytest.mark.parametrize("state", ["scheduled", "queued"])
+def test_a_deferred_try_that_goes_on_is_no_clear(
+    cli: CommandLine, folder: Path, server: FakeJobsServer, in_airflow: Callable[..., None], state: str
+) -> None:
+    """Between its trigger's event and its worker the task stands as one whose next try is counted, with the owner's number."""
+    running_bench = Bench()
+    running(running_bench)
+    in_airflow(state, try_number=1, next_method="resume")
+    data = cli("restore-plan", on_disk(running_bench, folder), "--json").json
+    assert (data["next_try"]["after"], data["next_try"]["try_number"]) == ("retry", 2)
+    assert "cleared" not in data["reason"]
+
+
 def test_a_run_that_was_created_again_is_a_clear(
     cli: CommandLine, bench: Bench, folder: Path, server: FakeJobsServer, in_airflow: Callable[..., None]
 ) -> None:
