@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider.core.errors import RecordUnreadable
@@ -67,6 +67,50 @@ def best_name(manifest: Manifest, *, attribute: str | None, order: str) -> str |
         return None
     pick = max if order == "max" else min
     return pick(scored, key=lambda pair: pair[0])[1]
+
+
+def by_score(manifest: Manifest, *, attribute: str | None, order: str) -> Manifest:
+    """The manifest as Ray keeps it where it has a score: worst first, and a score that is no number as NaN, the worst of all.
+
+    Ray takes a list that it loads to be sorted: it would drop the best of another. It writes NaN as null, which it then
+    can't compare.
+    """
+    if attribute is None or len(manifest.report_indices) != len(manifest.entries):
+        return manifest
+    scorable = {e.name: ManifestEntry(e.name, _with_number(e.metrics, attribute)) for e in manifest.entries}
+    factor = 1.0 if order == "max" else -1.0
+
+    def rank(pair: tuple[int, ManifestEntry]) -> tuple[bool, float, int]:
+        score = factor * float(_metric(scorable[pair[1].name].metrics, attribute))
+        return (False, 0.0, pair[0]) if math.isnan(score) else (True, score, pair[0])
+
+    ranked = sorted(zip(manifest.report_indices, manifest.entries, strict=True), key=rank)
+    latest = scorable.get(manifest.latest.name, manifest.latest) if manifest.latest else None
+    entries = tuple(scorable[entry.name] for _, entry in ranked)
+    return replace(manifest, entries=entries, latest=latest, report_indices=tuple(index for index, _ in ranked))
+
+
+def _metric(metrics: dict[str, Any], name: str) -> Any:
+    """A metric by its flat name, as Ray looks for a score; one that is not there counts as minus infinity with it."""
+    if name in metrics:
+        return metrics[name]
+    head, _, rest = name.partition("/")
+    return _metric(metrics[head], rest) if rest and isinstance(metrics.get(head), dict) else -math.inf
+
+
+def _with_number(metrics: dict[str, Any], name: str) -> dict[str, Any]:
+    if name in metrics:
+        value = metrics[name]
+        return metrics if _is_number(value) else {**metrics, name: math.nan}
+    head, _, rest = name.partition("/")
+    if rest and isinstance(metrics.get(head), dict):
+        return {**metrics, head: _with_number(metrics[head], rest)}
+    return metrics
+
+
+def _is_number(value: object) -> bool:
+    """Whether Ray can multiply it by a float."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 1_000)
 
 
 def finite(value: object) -> float | None:

@@ -14,7 +14,7 @@ from airflow_provider.core.errors import NoUsableCheckpoint
 from airflow_provider.core.failure import Failure
 from airflow_provider.core.fit_rules import decide_refit
 from airflow_provider.core.job import JobSpec
-from airflow_provider.core.manifest import parse_manifest
+from airflow_provider.core.manifest import by_score, parse_manifest
 from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.records import AliveRecord, Phase, RestartEntry
 from airflow_provider.runtime.ending import Ending
@@ -128,7 +128,9 @@ class FitLoop:
             metric = self.spec.training.progress_metric if self.training.is_fenced else None
             record = resolved.record(fit=fit, fenced=is_own, progress_metric=metric)
             self.store.write_record(layout.restored(g, n), record)
-        body = resolved.manifest.body(ray_version=self.ray_version)
+        kept = self.spec.training.checkpoint
+        attribute, order = kept.checkpoint_score_attribute, str(kept.checkpoint_score_order)
+        body = by_score(resolved.manifest, attribute=attribute, order=order).body(ray_version=self.ray_version)
         self.store.write(layout.manifest(g, n), body)
         if not is_own:
             self.store.write(layout.published_manifest(g), body)

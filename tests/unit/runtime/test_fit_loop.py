@@ -12,6 +12,7 @@ from airflow_provider.core.job import EXIT_SUPERSEDED
 from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import OutcomeState, RestoredRecord
+from airflow_provider.core.spec import CheckpointConfig
 from airflow_provider.runtime.events import ReportEvent, append_event
 from airflow_provider.runtime.restoring import read_attempts
 from tests.support.fit_world import (
@@ -71,6 +72,22 @@ def test_next_attempt_restores_and_lists_what_the_first_kept(world: World) -> No
     assert ray.starts == ["attempts/000001/checkpoint_1"]
     names = parse_manifest(world.store.read(layout.manifest(1, 2)) or b"", key="m").names
     assert names == ("attempts/000001/checkpoint_0", "attempts/000001/checkpoint_1", "attempts/000002/checkpoint_2")
+
+
+def test_the_list_that_ray_loads_is_sorted_by_its_score(world: World) -> None:
+    """Of another Ray would drop the best checkpoint with the first report."""
+    first, _ = world.attempt(1, ends(0, 1, 2))
+    assert first.run() is None
+    second, ray = world.attempt(2, ends())
+    config = CheckpointConfig(num_to_keep=3, checkpoint_score_attribute="epoch", checkpoint_score_order="min")
+    training = second.spec.training.model_copy(update={"checkpoint": config})
+    second.spec = second.spec.model_copy(update={"training": training})
+    assert second.run() is None
+    listed = parse_manifest(world.store.read(ray.manifest_key) or b"", key="m")
+    assert [entry.metrics["epoch"] for entry in listed.entries] == [2, 1, 0]
+    assert listed.latest is not None
+    assert listed.latest.metrics == {"epoch": 2}
+    assert ray.starts == ["attempts/000001/checkpoint_2"]
 
 
 def test_without_fencing_the_plain_run_directory_is_used_and_found_again(world: World) -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 import ray.train
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
+from ray.train.v2._internal.execution.training_report import _TrainingReport
 
 from airflow_provider.core import layout
-from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
+from airflow_provider.core.manifest import Manifest, ManifestEntry, by_score, parse_manifest
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.runtime.fencing import AttemptStorageContext, Fence, FencedLocalFileSystem
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray calls deprecated parts of pydantic
 
 
-def loaded(root: Path, manifest: Manifest, *, attempt: int, num_to_keep: int | None = None) -> CheckpointManager:
+def loaded(root: Path, manifest: Manifest, *, attempt: int, **config: Any) -> CheckpointManager:
     for name in manifest.names:
         (root / "g000001" / name).mkdir(parents=True, exist_ok=True)
     path = root / layout.manifest(1, attempt)
@@ -28,7 +30,7 @@ def loaded(root: Path, manifest: Manifest, *, attempt: int, num_to_keep: int | N
     context = AttemptStorageContext(FencedLocalFileSystem(Fence(str(root), AttemptRef(generation=1, attempt=attempt))))
 
     async def load() -> CheckpointManager:
-        return CheckpointManager(ray.train.CheckpointConfig(num_to_keep=num_to_keep), context)
+        return CheckpointManager(ray.train.CheckpointConfig(**config), context)
 
     return asyncio.run(load())
 
@@ -65,3 +67,33 @@ def test_ray_writes_the_manifest_to_the_attempts_path(tmp_path: Path) -> None:
     written = json.loads((tmp_path / layout.manifest(1, 4)).read_bytes())
     assert [e["checkpoint_dir_name"] for e in written["checkpoint_results"]] == [e.name for e in ENTRIES]
     assert not (tmp_path / layout.published_manifest(1)).exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "values", "reported", "kept"),
+    [
+        ("max", [0.9, 0.6], 0.7, {0.9, 0.7}),
+        ("min", [0.1, 0.6], 0.5, {0.1, 0.5}),
+        ("max", [0.9, 0.6, None], 0.7, {0.9, 0.7}),
+        ("min", [0.1, None], 0.5, {0.1, 0.5}),
+    ],
+    ids=["best was first", "lowest was first", "the latest is no number", "the latest of the lowest is no number"],
+)
+def test_the_best_by_score_survives_the_first_report_after_a_restore(
+    tmp_path: Path, order: str, values: list[float | None], reported: float, kept: set[float]
+) -> None:
+    """Ray inserts a new checkpoint into a list that it takes to be sorted, and drops from its front. It writes NaN as null."""
+    entries = tuple(ManifestEntry(f"attempts/000001/c{i}", {"val/acc": value}) for i, value in enumerate(values))
+    written = by_score(Manifest(entries, entries[-1], tuple(range(len(entries)))), attribute="val/acc", order=order)
+    score = {"checkpoint_score_attribute": "val/acc", "checkpoint_score_order": order}
+    manager = loaded(tmp_path, written, attempt=2, num_to_keep=1, **score)
+
+    new = tmp_path / "g000001/attempts/000002/new"
+    new.mkdir(parents=True)
+
+    async def report() -> None:
+        checkpoint = ray.train.Checkpoint(str(new), manager._storage_context.storage_filesystem)
+        manager.register_checkpoint(_TrainingReport(checkpoint, {"val/acc": reported}, None))
+
+    asyncio.run(report())
+    assert {result.metrics["val/acc"] for result in manager._checkpoint_results} == kept
