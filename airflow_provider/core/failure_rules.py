@@ -191,7 +191,8 @@ RULES: tuple[Rule, ...] = (
         "a service could not be reached",
         _names(
             "EndpointConnectionError ConnectTimeoutError ReadTimeoutError ConnectionClosedError HTTPClientError ConnectTimeout ReadTimeout"
-            " requests.exceptions.ConnectionError URLError gaierror MaxRetryError ProxyError"
+            " requests.exceptions.ConnectionError URLError gaierror MaxRetryError ProxyError IncompleteRead ChunkedEncodingError"
+            " ServerDisconnectedError ClientConnectorError RemoteProtocolError SSLEOFError httpx.ConnectError httpx.ReadError"
         ),
     ),
     Rule(_K.PERMISSION, _P.REFUSED, "a service refused access", _HTTP, _text(r"\b40[13]\b")),
@@ -257,6 +258,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         _K.INFRASTRUCTURE,
         _P.DIED,
+        "a disk or a shared file system failed",
+        _names("OSError"),
+        _text(r"\[Errno (?:5|107|116)\]"),
+    ),
+    Rule(
+        _K.INFRASTRUCTURE,
+        _P.DIED,
         "a GPU or its driver failed",
         _names("RuntimeError AcceleratorError"),
         _text(
@@ -296,6 +304,13 @@ RULES: tuple[Rule, ...] = (
             "ConnectionError ConnectionResetError ConnectionAbortedError ConnectionRefusedError BrokenPipeError EOFError"
         ),
         _text(r"(?i)reset|broken|refused|closed|aborted|peer|remote|^$"),
+    ),
+    Rule(
+        _K.NETWORK,
+        _P.COLLATERAL,
+        "a connection broke",
+        _names("OSError TimeoutError SSLError"),  # errors that Python has no class for
+        _text(r"\[Errno (?:100|101|110|112|113)\]|^(?:The read operation )?timed out$|EOF occurred in violation"),
     ),
     # --- the request and the code
     Rule(

@@ -28,14 +28,22 @@ def classify_exception(error: BaseException) -> Failure:
     return classify_errors(list(error_chains(error)), detail=_traceback_text(error))
 
 
+def _attribute(error: BaseException, name: str) -> object:
+    """An attribute that the training's own class may compute, and fail at it."""
+    try:
+        return getattr(error, name, None)
+    except Exception:
+        return None
+
+
 def error_chains(error: BaseException, *, rank: int | None = None, depth: int = 0) -> Iterator[ErrorChain]:
     """One chain per failed rank, each from the exception that was raised there to its root cause."""
-    ranks = getattr(error, "worker_failures", None)
-    if isinstance(ranks, Mapping) and ranks and depth < _MAX_DEPTH:
+    ranks = _ranks(error)
+    if ranks and depth < _MAX_DEPTH:
         for worker, failure in sorted(ranks.items()):
-            yield from error_chains(failure, rank=int(worker), depth=depth + 1)
+            yield from error_chains(failure, rank=worker, depth=depth + 1)
         return
-    members = getattr(error, "exceptions", None)  # an ExceptionGroup: each member is somebody's own failure
+    members = _attribute(error, "exceptions")  # an ExceptionGroup: each member is somebody's own failure
     if (
         isinstance(members, tuple)
         and members
@@ -56,6 +64,14 @@ def error_chains(error: BaseException, *, rank: int | None = None, depth: int = 
     yield ErrorChain(tuple(_causes(error)), rank)
 
 
+def _ranks(error: BaseException) -> dict[int, BaseException]:
+    """The failures that Ray's error holds by rank; another class may use the name for what it likes."""
+    found = _attribute(error, "worker_failures")
+    if not isinstance(found, Mapping):
+        return {}
+    return {rank: inner for rank, inner in found.items() if isinstance(rank, int) and isinstance(inner, BaseException)}
+
+
 def _carried(error: BaseException) -> BaseException | None:
     """The exception inside a wrapper. Ray's flag for a preempted actor sits on the inner error."""
     for name in _CARRIERS:
@@ -73,7 +89,7 @@ def _quoted(error: BaseException) -> list[tuple[int | None, tuple[SeenError, ...
     A manifest that Ray refuses arrives this way, as an `ActorDiedError`.
     """
     text = _message(error)
-    is_constructor = getattr(error, "actor_init_failed", False) or "raised in its creation task" in text
+    is_constructor = _attribute(error, "actor_init_failed") or "raised in its creation task" in text
     return final_chains(text) if is_constructor else []
 
 
@@ -105,7 +121,7 @@ def _as_seen(error: BaseException, *, is_context: bool) -> SeenError:
         name=_qualified(type(error)),
         message=_message(error),
         bases=bases,
-        preempted=getattr(error, "preempted", False) is True,
+        preempted=_attribute(error, "preempted") is True,
         kind=kind,
         is_context=is_context,
     )

@@ -231,6 +231,15 @@ def test_collateral_alone_is_infrastructure() -> None:
         ("RuntimeError", "CUDA error: uncorrectable ECC error encountered", K.INFRASTRUCTURE),
         ("RuntimeError", "CUDA error: device-side assert triggered", K.USER),
         ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Killed.", K.OUT_OF_MEMORY),
+        ("TimeoutError", "[Errno 110] Connection timed out", K.NETWORK),
+        ("TimeoutError", "The read operation timed out", K.NETWORK),
+        ("TimeoutError", "no batch within 60 s", K.USER),
+        ("OSError", "[Errno 113] No route to host", K.NETWORK),
+        ("OSError", "[Errno 116] Stale file handle: '/fsx/train.bin'", K.INFRASTRUCTURE),
+        ("OSError", "[Errno 5] Input/output error", K.INFRASTRUCTURE),
+        ("OSError", "[Errno 22] Invalid argument", K.USER),
+        ("ssl.SSLEOFError", "EOF occurred in violation of protocol (_ssl.c:1006)", K.NETWORK),
+        ("http.client.IncompleteRead", "IncompleteRead(1 bytes read, 10 more expected)", K.NETWORK),
         ("churn.MyOwnError", "bad batch", K.USER),
         ("ValueError", "label 503 is not in range, SlowDown", K.USER),
         ("DeprecationWarning", "The `restore` and `can_restore` APIs are deprecated", K.CONFIG),
@@ -239,6 +248,12 @@ def test_collateral_alone_is_infrastructure() -> None:
 def test_a_single_exception(name: str, message: str, kind: FailureKind) -> None:
     """The table, one row per way of failing."""
     assert classify_errors([chain(SeenError(name, message))]).kind is kind
+
+
+def test_a_time_out_beside_an_error_of_the_code_may_be_collateral() -> None:
+    lost = SeenError("TimeoutError", "[Errno 110] Connection timed out")
+    failure = classify_errors([chain(lost, rank=0), chain(SeenError("churn.MyOwnError", "bad batch"), rank=1)])
+    assert failure.kind is K.USER
 
 
 def test_a_lost_connection_behind_a_bug_is_the_cause() -> None:

@@ -119,6 +119,13 @@ def test_cycles_groups_and_broken_messages_end() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
+    class Computed(Exception):
+        def __getattr__(self, name: str) -> object:
+            raise KeyError(name)
+
+    assert classify_exception(Computed("one")).kind is FailureKind.USER
+    named = WorkerGroupError({"rank0": ValueError("one"), 1: None})  # type: ignore[dict-item]
+    assert classify_exception(named).kind is FailureKind.USER
     one, two = ValueError("one"), ValueError("two")
     one.__cause__, two.__cause__ = two, one
     assert classify_exception(one).kind is FailureKind.USER
