@@ -21,7 +21,10 @@ from airflow_provider.core.decision import (
     Restore,
     Start,
     StopThenRestore,
+    TryFacts,
     decide_submission,
+    detect_clear,
+    replaced_by,
 )
 from airflow_provider.core.errors import (
     ForeignExperiment,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from airflow_provider.client.protocol import JobsClient
+    from airflow_provider.core.records import OwnerRecord
     from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords
     from airflow_provider.storage.object_store import ObjectStore
 
@@ -65,6 +69,8 @@ class Plan:
     refused: RayTrainError | None = None
     """What the dashboard refused, where the decision had to do without its answer."""
     assumed: tuple[str, ...] = field(default=())
+    is_clear_counted: bool = False
+    """Whether the try's counters show a clear, whatever it answers first."""
 
     @property
     def reason(self) -> str:
@@ -93,9 +99,8 @@ class Plan:
 
     @property
     def after(self) -> str:
-        """What starts the next try: also a clear that Airflow has counted, and the decision noticed."""
-        is_counted = isinstance(self.decision, Start | Restore | StopThenRestore) and self.decision.answers_clear
-        return "clear" if self.is_clear_assumed or is_counted else "retry"
+        """What starts the next try: also a clear that Airflow has counted."""
+        return "clear" if self.is_clear_assumed or self.is_clear_counted else "retry"
 
     @property
     def is_trouble(self) -> bool:
@@ -125,7 +130,15 @@ def make_plan(
         code_digest=claim.code_digest if claim else "",
         now=datetime.now(timezone.utc),
     )
-    plan = Plan(records.store.uri, key, next_try, decision, newest, refused=refusals[0] if refusals else None)
+    plan = Plan(
+        records.store.uri,
+        key,
+        next_try,
+        decision,
+        newest,
+        refused=refusals[0] if refusals else None,
+        is_clear_counted=newest is not None and _is_clear(next_try.facts, newest.acting_owner, on_clear=on_clear),
+    )
     if not isinstance(decision, Start | Restore | StopThenRestore) or plan.attempt is None:
         return plan
     if newest is None:
@@ -135,6 +148,10 @@ def make_plan(
         except RayTrainError as error:
             return replace(plan, failure=error)
     return _with_restore_point(plan, records, attempt, ref=plan.attempt)
+
+
+def _is_clear(facts: TryFacts, acting: OwnerRecord, *, on_clear: Any) -> bool:
+    return replaced_by(facts, acting) is None and detect_clear(facts, acting, on_clear=on_clear).is_clear
 
 
 def _with_restore_point(
@@ -154,18 +171,7 @@ def _with_restore_point(
         parent = warm.parent.uri if warm is not None and warm.parent is not None else None
     if ref.attempt == 1:
         assumed.append("the generation begins from the start, unless the operator has a warm_start")
-    return Plan(
-        plan.uri,
-        plan.key,
-        plan.next_try,
-        plan.decision,
-        plan.newest,
-        point=point,
-        parent=parent,
-        failure=failure,
-        refused=plan.refused,
-        assumed=tuple(assumed),
-    )
+    return replace(plan, point=point, parent=parent, failure=failure, assumed=tuple(assumed))
 
 
 def with_checked_parent(plan: Plan, open_store: Callable[[str], ObjectStore]) -> Plan:

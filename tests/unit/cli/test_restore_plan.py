@@ -202,6 +202,17 @@ def test_a_clear_that_airflow_has_counted_is_no_retry(
     assert "because the task was cleared (max_tries went from 3 to 4)" in text
 
 
+@pytest.mark.parametrize(("situation", "decision"), [(silent, "Refuse"), (finished, "Collect")])
+def test_a_counted_clear_is_none_the_less_one_where_the_try_answers_something_else_first(
+    situation: Callable[[Bench], None], decision: str
+) -> None:
+    """It can't stop what it can't reach, and a success that nobody has accepted is collected before."""
+    bench = Bench()
+    situation(bench)
+    plan = make_plan(bench.records, bench.client, key=KEY, next_try=next_try(max_tries=5), on_clear="auto")
+    assert (type(plan.decision).__name__, plan.after, plan.is_clear_assumed) == (decision, "clear", False)
+
+
 @pytest.mark.parametrize(("state", "counted"), [("up_for_retry", 1), ("queued", 2), ("running", 1), (None, 1)])
 def test_airflows_count_of_the_next_try(
     cli: CommandLine,
