@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider.core import layout
-from airflow_provider.core.errors import RayTrainError, RecordUnreadable
+from airflow_provider.core.errors import NoUsableCheckpoint, RayTrainError, RecordUnreadable
 from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
 from airflow_provider.core.records import CheckpointEntry, RestoredRecord, SkippedCheckpoint
@@ -51,6 +51,21 @@ def scan_restore_point(
         attempts = _attempts(records, ref, newest, warn=warn)
     except RecordUnreadable as error:
         raise _naming_checkpoints(records, error) from error
+    try:
+        return _look(records, ref, attempts, policy=policy, warn=warn)
+    except NoUsableCheckpoint:
+        # The driver reads all attempts: it may go on from a checkpoint that the newest manifest no longer lists.
+        return _look(records, ref, _all_attempts(records, ref, warn=warn), policy=policy, warn=warn)
+
+
+def _look(
+    records: ExperimentRecords,
+    ref: AttemptRef,
+    attempts: list[AttemptCheckpoints],
+    *,
+    policy: RestorePolicy,
+    warn: Warn,
+) -> RestorePoint:
     quarantine = quarantine_for(ref.attempt, records.quarantined(ref.generation).values())
     considered = candidates(attempts, policy=policy, quarantine=quarantine)
     worthless = began_again(attempts) if policy.mode != "explicit" else {}
@@ -132,7 +147,7 @@ def _attempts(
 ) -> list[AttemptCheckpoints]:
     """Older attempts, newest first, down to the first one with a manifest: it lists what the older ones committed.
 
-    Without any manifest all attempts are read, with their records.
+    Where none lists a checkpoint, with the records of those that have no manifest.
     """
     found: list[AttemptCheckpoints] = []
     for number in range(ref.attempt - 1, 0, -1):
@@ -148,9 +163,27 @@ def _attempts(
                 listing = _as_it_ended(records, listing, restored, warn=warn)
             elif outcome is not None and outcome.fallen_metric is not None:
                 listing = _began_again(records, listing, outcome.fallen_metric, warn=warn)
+            if not manifest.names:
+                found = [replace(a, recorded=_recorded(records, a.ref, warn=warn)) for a in found]
             return [*found, listing]
         found.append(AttemptCheckpoints(ref=older))
     return [replace(a, recorded=_recorded(records, a.ref)) for a in found]
+
+
+def _all_attempts(records: ExperimentRecords, ref: AttemptRef, *, warn: Warn) -> list[AttemptCheckpoints]:
+    """All older attempts with their records, as the driver reads them."""
+    found: list[AttemptCheckpoints] = []
+    for number in range(ref.attempt - 1, 0, -1):
+        older = AttemptRef(generation=ref.generation, attempt=number)
+        manifest = read_manifest(records, older)
+        attempt = AttemptCheckpoints(older, manifest, recorded=_recorded(records, older, warn=warn))
+        outcome, restored = records.outcome(older), _restored(records, older)
+        if outcome is None:
+            attempt = as_it_ended(attempt, restored=restored)
+        elif outcome.fallen_metric is not None:
+            attempt = replace(attempt, fallen_metric=outcome.fallen_metric, restored=restored)
+        found.append(attempt)
+    return found
 
 
 def _restored(records: ExperimentRecords, ref: AttemptRef) -> RestoredRecord | None:
@@ -161,8 +194,11 @@ def _restored(records: ExperimentRecords, ref: AttemptRef) -> RestoredRecord | N
 def _as_it_ended(
     records: ExperimentRecords, attempt: AttemptCheckpoints, restored: RestoredRecord | None, *, warn: Warn
 ) -> AttemptCheckpoints:
-    """Its records are read only where the manifest shows a fall."""
-    if as_it_ended(attempt, restored=restored).fallen_metric is None:
+    """Its records are read only where the manifest shows a fall, or no longer lists what its first commit came from."""
+    if restored is None or restored.progress_metric is None or restored.checkpoint is None:
+        return attempt
+    is_listed = attempt.manifest is not None and restored.checkpoint in attempt.manifest.names
+    if is_listed and as_it_ended(attempt, restored=restored).fallen_metric is None:
         return attempt
     recorded = replace(attempt, recorded=_recorded(records, attempt.ref, warn=warn))
     return as_it_ended(recorded, restored=restored)

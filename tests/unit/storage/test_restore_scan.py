@@ -138,6 +138,47 @@ def test_a_fall_that_nobody_told_is_found_by_what_was_restored(bucket: Bucket) -
     assert bucket.scan().candidate.name == again, "an outcome knows better"
 
 
+def test_a_fall_that_has_caught_up_is_found_by_the_records_of_its_first_commits(bucket: Bucket) -> None:
+    """num_to_keep=1: what is left of the new beginning stands where the ignored one stood."""
+    good, caught_up = name(1, 4), name(2, 4)
+    for checkpoint in (good, caught_up):
+        bucket.put(checkpoint)
+    bucket.list_in(2, caught_up, **{caught_up: {"epoch": 4}})
+    for checkpoint, epoch, parent in ((name(2, 0), 0, good), (caught_up, 4, name(2, 0))):
+        made = CheckpointEntry(checkpoint=checkpoint, metrics={"epoch": epoch}, parent=parent, reported_at=NOW)
+        bucket.entries[2].append(made)
+    bucket.record(2)
+    restored = RestoredRecord(
+        checkpoint=good, reason="a retry", metrics={"epoch": 4}, progress_metric="epoch", created_at=NOW
+    )
+    bucket.store.write("g000001/attempts/000002/restored.json", restored.body())
+    assert bucket.scan().candidate.name == good
+
+
+def test_a_retired_checkpoint_keeps_a_try_from_being_refused(bucket: Bucket) -> None:
+    """Its deletion was held back when the controller died, and what replaced it is damaged: the driver goes on from it."""
+    for checkpoint in (name(1, 1), name(1, 2)):
+        bucket.put(checkpoint)
+    bucket.record(1, name(1, 1))
+    bucket.list_in(1, name(1, 2))
+    bucket.list_in(2, name(2, 3))
+    point = bucket.scan()
+    assert point.candidate.name == name(1, 2)
+    assert point.candidate.is_retired
+    assert [s.checkpoint for s in point.skipped] == [name(2, 3)]
+    assert bucket.scan(mode="explicit", checkpoint=name(1, 1)).candidate.name == name(1, 1)
+    with pytest.raises(NoUsableCheckpoint):
+        bucket.scan(on_corrupt="fail")
+
+
+def test_records_of_an_attempt_whose_manifest_is_gone_are_no_start_from_scratch(bucket: Bucket) -> None:
+    bucket.put(name(2, 3))
+    bucket.record(2, name(2, 3))
+    empty = json.dumps({"checkpoint_results": [], "latest_checkpoint_result": None}).encode()
+    bucket.store.write("g000001/attempts/000001/checkpoint_manager_snapshot.json", empty)
+    assert bucket.scan().candidate.name == name(2, 3)
+
+
 def test_on_corrupt_fail_refuses_to_roll_back(bucket: Bucket) -> None:
     bucket.put(name(1, 1))
     bucket.list_in(2, name(1, 1), name(2, 2))
