@@ -9,11 +9,11 @@ MANIFEST = "checkpoint_manager_snapshot.json"
 RECORD_FOLDERS = frozenset({"attempts", "quarantine", "records"})
 """Folders that lie beside checkpoints and are none."""
 
-_OWNER = re.compile(r"^owners/(\d{6})\.json$")
-_GENERATION = re.compile(r"^g(\d{6})/")
-_ATTEMPT = re.compile(r"^g(\d{6})/attempts/(\d{6})/")
+_OWNER = re.compile(r"^owners/([0-9]{6})\.json\Z")
+_GENERATION = re.compile(r"^g([0-9]{6})/")
+_ATTEMPT = re.compile(r"^g([0-9]{6})/attempts/([0-9]{6})/")
 _COPY = "restored-from-"
-_STOP = re.compile(r"/stop-(\d{6})\.json$")
+_STOP = re.compile(r"/stop-([0-9]{6})\.json\Z")
 
 
 def owner(k: int) -> str:

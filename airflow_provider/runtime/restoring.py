@@ -100,7 +100,7 @@ def _attempt_of(candidate: Candidate) -> int | None:
 
 
 def _is_number(name: str) -> bool:
-    return name.isdecimal() and len(name) <= 6  # `isdigit` takes "²", which `int` refuses
+    return name.isascii() and name.isdecimal() and len(name) == 6  # of other scripts `int` makes numbers, too
 
 
 def read_attempts(store: ExperimentStore, ref: AttemptRef, *, say: Say) -> list[EarlierAttempt]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from airflow_provider.core import layout
 
 NUMBERS = st.integers(1, 999_999)
+OTHER_DIGITS = 6 * "\N{DEVANAGARI DIGIT TWO}"
 NAMES = st.lists(
     (st.text("a~%7E25.", min_size=1, max_size=8) | st.text(min_size=1, max_size=8).filter(lambda s: "/" not in s)),
     min_size=1,
@@ -52,6 +53,8 @@ def test_keys_sort_like_their_numbers(a: int, b: int) -> None:
         "owners/000001.json.tmp",
         "x/owners/000001.json",
         "owners/stop-000001.json",
+        f"owners/{OTHER_DIGITS}.json",
+        "owners/000001.json\n",
     ],
 )
 def test_other_keys_are_no_owners(key: str) -> None:
@@ -91,3 +94,10 @@ def test_the_layout_is_the_protocols() -> None:
     assert layout.segment(1, 2, "000001") == layout.segments(1, 2) + "000001.json"
     assert layout.manifest(1, 2) == "g000001/attempts/000002/checkpoint_manager_snapshot.json"
     assert layout.published_manifest(1) == "g000001/checkpoint_manager_snapshot.json"
+
+
+def test_digits_of_another_script_number_nothing() -> None:
+    """A foreign object with one would leave a gap in the numbers, and who looks for the next one would see no newer owner."""
+    assert layout.parse_generation(f"g{OTHER_DIGITS}/") is None
+    assert layout.parse_attempt(f"g000001/attempts/{OTHER_DIGITS}/") is None
+    assert layout.parse_stop(f"g000001/attempts/000001/stop-{OTHER_DIGITS}.json") is None
