@@ -27,6 +27,13 @@ def is_write(seen: Seen) -> bool:
     return (seen.method == "PUT" and "partNumber=" not in query) or (seen.method == "POST" and "uploadId=" in query)
 
 
+def is_deletion(seen: Seen) -> bool:
+    """Whether the request makes objects go: one, or a list of them in the body. An upload that is given up has made none."""
+    query = seen.target.partition("?")[2]
+    is_list = seen.method == "POST" and query.partition("=")[0] == "delete"
+    return is_list or (seen.method == "DELETE" and "uploadId=" not in query)
+
+
 def path_of(seen: Seen) -> str:
     """The request's path without its query."""
     return seen.target.partition("?")[0]

@@ -8,12 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.faults import NothingToStrike, Struck, Target, away, freeze, kill_raylet, refuse, slow, strike
+from tests.chaos.kept import read_kept
 from tests.chaos.observer import Observer
-from tests.chaos.points import TRIGGERS
+from tests.chaos.points import TRIGGERS, Point
 from tests.chaos.report import Report
 from tests.chaos.table import Pair, Way
 from tests.chaos.verdict import Ended, judge
-from tests.stack.gate import Seen, wait_for_hold
+from tests.stack.gate import Hold, Seen, wait_for_hold
 from tests.stack.process import StackError, wait_until
 from tests.stack.ray_cluster import RayNode
 from tests.support.training_run import TrainingRun, driver_processes, is_bit_equal
@@ -42,10 +43,13 @@ class ChaosRun:
     def __init__(self, stack: Stack, airflow: AirflowClient, pair: Pair) -> None:
         """Nothing is started yet."""
         self.stack, self.airflow, self.pair = stack, airflow, pair
-        self.observer = Observer(stack.s3, prefix=f"chaos/{pair.dag_id}/")
+        self.observer = Observer(stack.s3, prefix=f"chaos/{pair.dag_id}/", is_watching_deletions=True)
         self._struck: Struck | None = None
         self._run: TrainingRun | None = None
         self._started = threading.Event()
+        self._is_struck = threading.Event()
+        self._is_thawed = threading.Event()
+        """Until then the request that a frozen machine was about to send has not arrived."""
         self._node: RayNode | None = None
 
     def execute(self, weights: dict[str, Any]) -> Report:
@@ -57,7 +61,7 @@ class ChaosRun:
         try:
             self._run = self._start()
             self._started.set()
-            wait_for_hold(hold, timeout_s=LIMIT_S)
+            self._wait_for_point(hold)
             if not trigger.is_held:
                 self._strike()
             assert self._struck is not None
@@ -79,10 +83,27 @@ class ChaosRun:
         run_id = self.airflow.run_dag(self.pair.dag_id, conf={"epochs": EPOCHS})
         return TrainingRun(self.stack, self.airflow, self.pair.dag_id, run_id)
 
+    def _wait_for_point(self, hold: Hold) -> None:
+        if not self.pair.is_freeze:
+            wait_for_hold(hold, timeout_s=LIMIT_S)
+            return
+        # Its request may be held until the thaw, which comes later.
+        wait_until(
+            lambda: self._is_struck.is_set() or hold.done.is_set(),
+            timeout_s=LIMIT_S,
+            what=f"a request {self.pair.point.value}",
+        )
+        if hold.error is not None:
+            raise hold.error
+
     def _at_point(self, _: Seen) -> None:
         assert self._started.wait(30)
-        if TRIGGERS[self.pair.point].is_held:
+        trigger = TRIGGERS[self.pair.point]
+        if trigger.is_held:
             self._strike()
+        self._is_struck.set()
+        if self.pair.is_freeze and trigger.is_before:
+            self._is_thawed.wait(3 * LIMIT_S)
 
     def _strike(self) -> None:
         if self.run.records() is None:
@@ -99,19 +120,34 @@ class ChaosRun:
         try:
             if self.pair.target is Target.DRIVER:
                 wait_until(
-                    lambda: self.observer.num_commits((1, 2)) > 0,
+                    self._is_next_attempt_there,
                     timeout_s=2 * LIMIT_S,  # given up as silent, asked to stop, waited for, and only then restored
-                    what="a commit of the next attempt",
+                    what="the next attempt",
                 )
             else:
                 wait_until(lambda: self.run.task()["try_number"] > 1, timeout_s=LIMIT_S, what="the next try")
                 wait_until(lambda: len(self.run.lineage().tries) > 1, timeout_s=LIMIT_S, what="its owner record")
         finally:
-            _thaw(struck)
+            self._thaw(struck)
+
+    def _is_next_attempt_there(self) -> bool:
+        """It has committed, and so also deleted; where the zombie's own commit is still to come, it has only begun.
+
+        Then its manifest lists what the zombie's list would have deleted.
+        """
+        if self.pair.point is Point.BEFORE_COMMIT:
+            return (1, 2) in self.observer.ranks("manifest")
+        return self.observer.num_commits((1, 2)) > 0
+
+    def _thaw(self, struck: Struck) -> None:
+        if struck.recover is not None:
+            struck.recover()
+        self._is_thawed.set()
 
     def _report(self, weights: dict[str, Any], began: float) -> Report:
         task = self.airflow.wait_for_task(*self.run.key, timeout_s=LIMIT_S)
         live = self._live_jobs()
+        self.observer.look()
         verdict = judge(self.observer.events, self._ended(task, weights, live))
         assert self._struck is not None
         claims = set(self.observer.ranks("claim"))
@@ -122,14 +158,19 @@ class ChaosRun:
     def _ended(self, task: dict[str, Any], weights: dict[str, Any], live: tuple[str, ...]) -> Ended:
         lineage = self.run.xcom("checkpoint_lineage") or {"attempts": [], "checkpoints": []}
         is_equal = bool(self.run.xcom()) and is_bit_equal(self.run.weights(), weights)
-        committed = [c for c in lineage["checkpoints"] if c["state"] != "uncommitted"]
+        checkpoints = {c["name"].partition("/")[2]: c for c in lineage["checkpoints"] if c["state"] != "uncommitted"}
+        committed = frozenset(name for name, c in checkpoints.items() if c["state"] == "committed")
+        records = self.run.records()
+        assert records is not None
         return Ended(
             state=task["state"],
-            epochs={c["name"].partition("/")[2]: c["metrics"]["epoch"] for c in committed},
+            epochs={name: c["metrics"]["epoch"] for name, c in checkpoints.items() if "epoch" in c["metrics"]},
             last_epoch=EPOCHS - 1,
             is_bit_equal=is_equal,
             lineage_attempts=frozenset(_rank(a["ref"]) for a in lineage["attempts"]),
-            is_thawed=self.pair.is_freeze and self.pair.target is Target.DRIVER,
+            is_thawed=self.pair.is_frozen_writer,
+            may_end_deletion=self.pair.is_frozen_writer and not TRIGGERS[self.pair.point].is_held,
+            kept=read_kept(self.stack.s3, records, committed=committed),
             live_jobs=live,
         )
 
@@ -151,7 +192,8 @@ class ChaosRun:
     def _put_right(self) -> None:
         """Whatever happened, the next run finds every service up and every gate open."""
         if self._struck is not None and self.pair.is_freeze:
-            _thaw(self._struck)
+            self._thaw(self._struck)
+        self._is_thawed.set()
         for gate in self.stack.gates.values():
             gate.release_all()
             gate.on_answer = None
@@ -171,11 +213,6 @@ class ChaosRun:
         self.airflow.set_dag_run_state(run.dag_id, run.run_id, "failed")
         if live := self._live_jobs():
             raise StackError(f"{self.pair.name} left {', '.join(live)} behind: what comes next would meet it")
-
-
-def _thaw(struck: Struck) -> None:
-    if struck.recover is not None:
-        struck.recover()
 
 
 def _rank(ref: str) -> tuple[int, int]:

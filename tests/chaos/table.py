@@ -45,6 +45,11 @@ class Pair:
         return self.way is Way.FREEZE
 
     @property
+    def is_frozen_writer(self) -> bool:
+        """Whether what comes back is a driver that may still write and delete."""
+        return self.is_freeze and self.target is Target.DRIVER
+
+    @property
     def name(self) -> str:
         """For reports and for choosing runs."""
         return f"{self.way.value} {self.target.value} {self.point.value}"
@@ -81,6 +86,7 @@ FREEZES = (
     Pair(Target.DRIVER, Point.TRAINING, Way.FREEZE),
     Pair(Target.DRIVER, Point.BEFORE_COMMIT, Way.FREEZE),
     Pair(Target.DRIVER, Point.UPLOAD, Way.FREEZE),
+    Pair(Target.DRIVER, Point.MANIFEST_WRITE, Way.FREEZE),
     Pair(Target.AIRFLOW_WORKER, Point.BEFORE_CLAIM, Way.FREEZE),
     Pair(Target.AIRFLOW_WORKER, Point.AFTER_CLAIM, Way.FREEZE),
     Pair(Target.AIRFLOW_WORKER, Point.TRAINING, Way.FREEZE),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.observer import Event, own_prefix
+from tests.chaos.retention import Kept, dropped_last, missing_files, wrong_deletions, wrong_lists
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Ended:
     state: str
     """Of the Airflow task."""
     epochs: Mapping[str, int]
-    """Of every committed checkpoint in the XCom, by its name relative to the generation."""
+    """Of every checkpoint in the XCom that was ever committed, by its name relative to the generation; also of pruned ones."""
     last_epoch: int
     """That the training was to reach."""
     is_bit_equal: bool
@@ -23,6 +24,10 @@ class Ended:
     lineage_attempts: frozenset[tuple[int, int]]
     is_thawed: bool = False
     """A frozen writer came back: one manifest may have been on its way, which the check after it can't take back."""
+    may_end_deletion: bool = False
+    """It was frozen beside its requests, perhaps between a look at the claim and the one deletion that follows, which then comes late."""
+    kept: Kept | None = None
+    """What the bucket held; None where nobody looked, and no deletion was watched."""
     live_jobs: tuple[str, ...] = ()
     """Jobs and driver processes that were still there a minute after the task's end."""
 
@@ -58,7 +63,7 @@ def judge(events: Sequence[Event], ended: Ended) -> Verdict:
     claimed = {event.rank for event in events if event.kind == "claim"}
     if not (committed and claimed):
         verdict.other.append(f"no order to judge: {len(claimed)} claims and {len(committed)} commits were observed")
-    if missing := committed - set(ended.epochs):
+    if missing := committed - set(ended.epochs) - dropped_last(events):
         verdict.other.append(f"the lineage lacks committed checkpoints {sorted(missing)}")
     if missing_attempts := claimed - ended.lineage_attempts:
         verdict.other.append(f"the lineage lacks attempts {sorted(missing_attempts)}")
@@ -68,8 +73,19 @@ def judge(events: Sequence[Event], ended: Ended) -> Verdict:
         verdict.other.append(f"training ended at epoch {max(epochs, default=-1)} instead of {ended.last_epoch}")
     if not ended.is_bit_equal:
         verdict.other.append("the weights differ from the unharmed run's")
+    if ended.kept is not None:
+        _judge_retention(events, ended, ended.kept, verdict)
     verdict.orphans += [f"still alive: {job}" for job in ended.live_jobs]
     return verdict
+
+
+def _judge_retention(events: Sequence[Event], ended: Ended, kept: Kept, verdict: Verdict) -> None:
+    """What the lineage calls committed must lie in the bucket; of the rest retention deleted what it may, and did delete."""
+    verdict.lost += missing_files(kept)
+    verdict.lost += wrong_deletions(events, num_late_allowed=1 if ended.may_end_deletion else 0)
+    verdict.other += wrong_lists(kept)
+    if not any(event.kind == "deleted" for event in events):
+        verdict.other.append("retention deleted nothing: so it is not proven that nothing else goes")
 
 
 def _judge_order(events: Sequence[Event], verdict: Verdict, *, num_allowed: int) -> set[str]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from airflow_provider.core.spec import ScalingConfig
+from airflow_provider.core.spec import CheckpointConfig, ScalingConfig
 from airflow_provider.operators.ray_train import RayTrainOperator
 
 HEAD = ScalingConfig()
@@ -31,6 +31,8 @@ for dag_id, deferrable, scaling_config in (
             train_loop="counting:train_loop",
             train_loop_config={"epochs": "{{ params.epochs }}", "epoch_seconds": 0.5},
             scaling_config=scaling_config,
+            # So few that retention deletes first with the third commit, whose manifest is the one that faults strike.
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
             progress_metric="epoch",
             poll_interval_s=1,
             # Short enough that a frozen machine is given up within a test; the driver's sign of life comes every 15 s.
