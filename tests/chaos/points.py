@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _CLAIM = re.compile(r"/claim\.json$")
 _MANIFEST = re.compile(r"/attempts/\d{6}/checkpoint_manager_snapshot\.json$")
-_CHECKPOINT = re.compile(r"/attempts/\d{6}/checkpoint_(?!manager_snapshot)[^/]+/")
+_CHECKPOINT_FILE = re.compile(r"/attempts/\d{6}/checkpoint_(?!manager_snapshot)[^/]+/.")
+"""Not the folder's own marker, which comes first: one file each makes uploads count like commits."""
 _OUTCOME = re.compile(r"/outcome\.json$")
 _COMMITS_BEFORE = 2
 """Commits that pass before a fault strikes a training."""
@@ -82,7 +83,7 @@ TRIGGERS: dict[Point, Trigger] = {
     Point.AFTER_CLAIM: Trigger("s3", _writes(_CLAIM), is_before=False),
     Point.AFTER_POST: Trigger("ray", _posts_job, is_before=False),
     Point.TRAINING: Trigger("s3", _writes(_MANIFEST), is_before=False, skip=_COMMITS_BEFORE, is_held=False),
-    Point.UPLOAD: Trigger("s3", _writes(_CHECKPOINT), is_before=True, skip=_COMMITS_BEFORE),
+    Point.UPLOAD: Trigger("s3", _writes(_CHECKPOINT_FILE), is_before=True, skip=_COMMITS_BEFORE),
     Point.BEFORE_COMMIT: Trigger("s3", _writes(_MANIFEST), is_before=True, skip=_COMMITS_BEFORE + 1),
     Point.MANIFEST_WRITE: Trigger("s3", _writes(_MANIFEST), is_before=False, skip=_COMMITS_BEFORE + 1),
     Point.END: Trigger("s3", _writes(_OUTCOME), is_before=True),

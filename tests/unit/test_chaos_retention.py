@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.faults import Target
 from tests.chaos.observer import Event, Observer
-from tests.chaos.points import Point
+from tests.chaos.points import TRIGGERS, Point
 from tests.chaos.retention import Kept
 from tests.chaos.table import FREEZES, Pair, Way
 from tests.chaos.verdict import Ended, judge
@@ -149,6 +149,15 @@ def test_a_driver_is_frozen_between_its_manifest_and_its_deletion() -> None:
     """The manifest that is held there is the first with which retention drops something: there is something to delete."""
     assert Pair(Target.DRIVER, Point.MANIFEST_WRITE, Way.FREEZE) in FREEZES
     assert [pair.point for pair in FREEZES if pair.is_frozen_writer].count(Point.MANIFEST_WRITE) == 1
+
+
+def test_an_upload_is_struck_at_its_file_and_not_at_its_folder() -> None:
+    """Else two commits before it would be one folder and one file: nothing to go on from, and nothing to lose."""
+    trigger = TRIGGERS[Point.UPLOAD]
+    folder = f"/models/{FOLDER}/{name(1, 0)}/"
+    assert trigger.matches(Seen(1, "PUT", f"{folder}state.pt"))
+    assert not trigger.matches(Seen(1, "PUT", folder))
+    assert not trigger.matches(Seen(1, "PUT", f"/models/{FOLDER}/attempts/000001/checkpoint_manager_snapshot.json"))
 
 
 class Bucket:
