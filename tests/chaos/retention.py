@@ -82,3 +82,9 @@ def dropped_last(events: Sequence[Event]) -> set[str]:
             if mine[-1] != frozenset(event.names):
                 mine.append(frozenset(event.names))
     return {name for mine in lists.values() for name in mine[-2] - mine[-1]}
+
+
+def pending_deletions(events: Sequence[Event]) -> set[str]:
+    """What an older attempt dropped with its last commit and had not deleted when a newer one came: a zombie would go on with it."""
+    deleted = {name for event in events if event.kind == "deleted" for name in event.names}
+    return dropped_last(events) - deleted

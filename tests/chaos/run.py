@@ -12,6 +12,7 @@ from tests.chaos.kept import read_kept
 from tests.chaos.observer import Observer
 from tests.chaos.points import TRIGGERS, Point
 from tests.chaos.report import Report
+from tests.chaos.retention import pending_deletions
 from tests.chaos.table import Pair, Way
 from tests.chaos.verdict import Ended, judge
 from tests.stack.gate import Hold, Seen, wait_for_hold
@@ -124,6 +125,8 @@ class ChaosRun:
                     timeout_s=2 * LIMIT_S,  # given up as silent, asked to stop, waited for, and only then restored
                     what="the next attempt",
                 )
+                if self.pair.point is Point.MANIFEST_WRITE and not pending_deletions(self.observer.events):
+                    raise NothingToStrike("the frozen driver had nothing left to delete")
             else:
                 wait_until(lambda: self.run.task()["try_number"] > 1, timeout_s=LIMIT_S, what="the next try")
                 wait_until(lambda: len(self.run.lineage().tries) > 1, timeout_s=LIMIT_S, what="its owner record")

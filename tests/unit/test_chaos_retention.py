@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.faults import Target
 from tests.chaos.observer import Event, Observer
 from tests.chaos.points import TRIGGERS, Point
-from tests.chaos.retention import Kept
+from tests.chaos.retention import Kept, pending_deletions
 from tests.chaos.table import FREEZES, Pair, Way
 from tests.chaos.verdict import Ended, judge
 from tests.stack.gate import Seen
@@ -140,8 +140,17 @@ def test_a_thawed_writer_must_not_carry_out_what_it_dropped_before() -> None:
     assert judge(twice, replace(thawed, may_end_deletion=True)).lost
 
 
+def test_a_zombie_that_has_nothing_left_to_delete_proves_nothing() -> None:
+    assert pending_deletions(GOOD) == set()
+    assert pending_deletions([event for event in GOOD if event.kind != "deleted"]) == {name(1, 0)}
+    assert pending_deletions([event for event in GOOD if event.rank == ONE]) == set(), "no newer attempt"
+
+
 def test_an_upload_that_nobody_committed_must_stay() -> None:
-    assert judge([*GOOD[:BEGUN], deleted(name(1, 9)), *GOOD[BEGUN:]], ENDED).lost
+    thawed = replace(ENDED, is_thawed=True, may_end_deletion=True)
+    assert judge([*GOOD[:BEGUN], deleted(name(1, 9)), *GOOD[BEGUN:]], thawed).lost, (
+        "retention has none of those on its way"
+    )
     assert judge([deleted(name(1, 0)), *GOOD], ENDED).lost, "before any manifest"
 
 
