@@ -17,6 +17,7 @@ from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint, RayT
 from airflow_provider.core.lineage import ExperimentFacts, project
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import QuarantineRecord
+from airflow_provider.core.restore import policy_of_attempt
 from airflow_provider.core.warm_start import inside_experiment
 from airflow_provider.operators.collecting import read_experiment
 from airflow_provider.storage.restore_scan import scan_restore_point
@@ -190,11 +191,14 @@ def _check_not_in_use(chosen: Chosen, name: str, before: Stored[QuarantineRecord
 
 def _next_restore(chosen: Chosen) -> tuple[str, bool]:
     """What the next attempt of the generation would restore now, and whether there is anything."""
-    attempts = [a.claim for a in chosen.facts.attempts if a.claim.generation == chosen.generation]
-    last = max(attempts, key=lambda claim: claim.attempt)
-    following = AttemptRef(generation=chosen.generation, attempt=last.attempt + 1)
+    attempts = [a for a in chosen.facts.attempts if a.claim.generation == chosen.generation]
+    last = max(attempts, key=lambda attempt: attempt.claim.attempt)
+    following = AttemptRef(generation=chosen.generation, attempt=last.claim.attempt + 1)
+    policy = policy_of_attempt(
+        last.claim.asked, before=last.claim, has_committed=bool(last.own_commits), answers_clear=False
+    )
     try:
-        point = scan_restore_point(chosen.records, ref=following, policy=last.restore_policy)
+        point = scan_restore_point(chosen.records, ref=following, policy=policy)
     except (NoUsableCheckpoint, RecordUnreadable) as error:
         return f"the next attempt ({following}) would fail: {error}", False
     how = f"the next attempt ({following}) would begin so: {point.reason if point else 'from the start'}"

@@ -35,11 +35,11 @@ from airflow_provider.core.errors import (
 )
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
-from airflow_provider.core.restore import RestorePoint
+from airflow_provider.core.restore import RestorePoint, policy_of_attempt
 from airflow_provider.core.warm_start import conclude_again
 from airflow_provider.operators.attempt_facts import look_at_job, read_facts
 from airflow_provider.storage.parent_scan import ParentScan
-from airflow_provider.storage.restore_scan import scan_restore_point
+from airflow_provider.storage.restore_scan import has_committed, scan_restore_point
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -157,10 +157,16 @@ def _is_clear(facts: TryFacts, acting: OwnerRecord, *, on_clear: Any) -> bool:
 def _with_restore_point(
     plan: Plan, records: ExperimentRecords, attempt: AttemptRecords | None, *, ref: AttemptRef
 ) -> Plan:
-    policy = attempt.claim.restore_policy if attempt else RestorePolicy()
-    assumed = (
-        [f"restore is {policy.mode!r}, on_corrupt {policy.on_corrupt!r}, as in the newest claim"] if attempt else []
+    asked = attempt.claim.asked if attempt else RestorePolicy()
+    policy = policy_of_attempt(
+        asked,
+        before=attempt.claim if attempt and ref.attempt > 1 else None,
+        has_committed=attempt is not None and has_committed(records, attempt),
+        answers_clear=isinstance(plan.decision, Start | Restore | StopThenRestore) and plan.decision.answers_clear,
     )
+    assumed = [f"restore is {asked.mode!r}, on_corrupt {asked.on_corrupt!r}, as in the newest claim"] if attempt else []
+    if policy != asked:
+        assumed.append(f"a retry goes on from what was committed under {asked.checkpoint}")
     point, failure, parent = None, None, None
     try:
         # Without the folder as a try reads it, which counts its calls: what the driver will judge is told, too.

@@ -121,6 +121,12 @@ class ClaimRecord(Record):
     intent: Shown
     """`start`, `restore`, ... with the decision's reason."""
     restore_policy: Annotated[RestorePolicy, BeforeValidator(known_fields)] = RestorePolicy()
+    """What this attempt restores by."""
+    asked_before: Annotated[RestorePolicy | None, BeforeValidator(known_fields)] = None
+    """The operator's `restore`, where it names a checkpoint and attempts before this one have committed under it.
+
+    None where `restore_policy` is the operator's own, and in claims of older releases.
+    """
     answers_clear: bool | None = None
     """Whether a person's clear asked for this attempt, so that an accepted success before it is trained on from.
 
@@ -142,6 +148,11 @@ class ClaimRecord(Record):
     def ref(self) -> AttemptRef:
         """The attempt this claim is for."""
         return AttemptRef(generation=self.generation, attempt=self.attempt)
+
+    @property
+    def asked(self) -> RestorePolicy:
+        """The operator's `restore` as it was then."""
+        return self.asked_before or self.restore_policy
 
 
 class StopRecord(Record):

@@ -14,7 +14,13 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.manifest import Manifest, ManifestEntry, finite
 from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
-from airflow_provider.core.records import CheckpointEntry, QuarantineRecord, RestoredRecord, SkippedCheckpoint
+from airflow_provider.core.records import (
+    CheckpointEntry,
+    ClaimRecord,
+    QuarantineRecord,
+    RestoredRecord,
+    SkippedCheckpoint,
+)
 
 _FROM_THE_START = "from the start: "
 
@@ -167,6 +173,21 @@ def _by_policy(usable: list[Candidate], policy: RestorePolicy) -> list[Candidate
         raise InvalidConfig("restore='best' needs a metric", change="name one: restore={'mode': 'best', 'metric': ...}")
     scored = [(score, c) for c in usable if (score := finite(c.metrics.get(policy.metric))) is not None]
     return [c for _, c in sorted(scored, key=lambda pair: pair[0], reverse=policy.order == "max")]
+
+
+def policy_of_attempt(
+    asked: RestorePolicy, *, before: ClaimRecord | None, has_committed: bool, answers_clear: bool
+) -> RestorePolicy:
+    """What the next attempt restores by: a retry goes on from what was committed since a checkpoint was named, a clear names it anew.
+
+    `before` is the newest claim of the generation, `has_committed` whether that attempt committed anything.
+    """
+    if asked.mode != "explicit" or before is None or answers_clear:
+        return asked
+    if before.asked.mode != "explicit" or before.asked.checkpoint != asked.checkpoint:
+        return asked
+    is_begun = before.asked_before is not None or has_committed
+    return RestorePolicy(mode="latest", on_corrupt=asked.on_corrupt) if is_begun else asked
 
 
 def as_it_ended(attempt: AttemptCheckpoints, *, restored: RestoredRecord | None) -> AttemptCheckpoints:

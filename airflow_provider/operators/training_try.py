@@ -33,13 +33,14 @@ from airflow_provider.core.errors import RayJobFailed, RayTrainError, Superseded
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.identity import submission_id
 from airflow_provider.core.job import JobSpec
-from airflow_provider.core.record_parts import AttemptRef
+from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
 from airflow_provider.core.records import ClaimRecord
+from airflow_provider.core.restore import policy_of_attempt
 from airflow_provider.hooks.job_package import code_digest, code_package, runtime_env, runtime_package
 from airflow_provider.hooks.stop import stop_attempt
 from airflow_provider.operators.attempt_facts import look_at_job, read_facts
 from airflow_provider.operators.ownership import Ownership
-from airflow_provider.storage.restore_scan import scan_restore_point
+from airflow_provider.storage.restore_scan import has_committed, scan_restore_point
 
 if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import SyncJobsClient
@@ -221,10 +222,9 @@ class TrainingTry(Ownership):
     def _claim_and_submit(self, ref: AttemptRef, decision: Start | Restore | StopThenRestore) -> Submitted | None:
         """Check the restore point before GPUs are taken, claim, submit; None after a lost race."""
         self._check_not_endless()
-        point = scan_restore_point(
-            self.records, ref=ref, policy=self.request.restore, newest=self._newest, warn=self.log
-        )
         before = self._newest.claim if self._newest and ref.attempt > 1 else None
+        policy = self._policy(before, answers_clear=decision.answers_clear)
+        point = scan_restore_point(self.records, ref=ref, policy=policy, newest=self._newest, warn=self.log)
         if point is not None:
             has_parent = self.warm_starter is not None or (before is not None and before.warm_start is not None)
             is_open = point.candidate is None and has_parent  # the warm start says next where it begins
@@ -247,7 +247,8 @@ class TrainingTry(Ownership):
             try_number=self.facts.try_number,
             intent=decision.reason,
             answers_clear=decision.answers_clear,
-            restore_policy=self.request.restore,
+            restore_policy=policy,
+            asked_before=self.request.restore if policy != self.request.restore else None,
             warm_start=warm_start,
             checkpoint_seen=point.candidate.name if point and point.candidate else None,
             spec_digest=self.request.spec_digest,
@@ -261,6 +262,18 @@ class TrainingTry(Ownership):
             return None
         # Claiming counts as acting, so the own owner record needs no update here.
         return self._submit(claim, reason=decision.reason)
+
+    def _policy(self, before: ClaimRecord | None, *, answers_clear: bool) -> RestorePolicy:
+        asked = self.request.restore
+        if asked.mode != "explicit" or self._newest is None:
+            return asked
+        is_gone_on = has_committed(self.records, self._newest)
+        policy = policy_of_attempt(asked, before=before, has_committed=is_gone_on, answers_clear=answers_clear)
+        if policy != asked:
+            self.log(
+                f"restore names {asked.checkpoint}; this is a retry, which goes on from what was committed under it"
+            )
+        return policy
 
     def _check_not_endless(self) -> None:
         """Raise where this owner has claimed attempt after attempt: going on would post jobs for ever."""

@@ -142,6 +142,21 @@ def read_manifest(
     return parse_manifest(stored.body, key=key) if stored is not None else None
 
 
+def has_committed(records: ExperimentRecords, attempt: AttemptRecords) -> bool:
+    """Whether an attempt committed a checkpoint of its own, as its driver or its manifest tells.
+
+    Also where the manifest is torn: whoever restores says so. At most 2 calls.
+    """
+    if attempt.outcome is not None and attempt.outcome.num_commits > 0:
+        return True
+    try:
+        manifest = read_manifest(records, attempt.ref, known=attempt)
+    except RecordUnreadable:
+        return True
+    names = manifest.names if manifest is not None else ()
+    return any(layout.is_of(attempt.ref.attempt, name) and layout.copied_from(name) is None for name in names)
+
+
 def _attempts(
     records: ExperimentRecords, ref: AttemptRef, newest: AttemptRecords | None, *, warn: Warn
 ) -> list[AttemptCheckpoints]:
