@@ -191,6 +191,12 @@ def _check_not_in_use(chosen: Chosen, name: str, before: Stored[QuarantineRecord
 
 def _next_restore(chosen: Chosen) -> tuple[str, bool]:
     """What the next attempt of the generation would restore now, and whether there is anything."""
+    newest = chosen.facts.attempts[-1]
+    if newest.claim.generation != chosen.generation:
+        return (
+            f"{newest.claim.ref} is of a newer generation, and nothing goes on from this one: name it in a warm_start",
+            True,
+        )
     attempts = [a for a in chosen.facts.attempts if a.claim.generation == chosen.generation]
     last = max(attempts, key=lambda attempt: attempt.claim.attempt)
     following = AttemptRef(generation=chosen.generation, attempt=last.claim.attempt + 1)
@@ -202,7 +208,6 @@ def _next_restore(chosen: Chosen) -> tuple[str, bool]:
     except (NoUsableCheckpoint, RecordUnreadable) as error:
         return f"the next attempt ({following}) would fail: {error}", False
     how = f"the next attempt ({following}) would begin so: {point.reason if point else 'from the start'}"
-    newest = chosen.facts.attempts[-1]
     if newest.collected is not None and newest.collected.accepted:
         how = f"the training has finished: a clear trains anew; with on_clear='restore' {how}"
     return how, True

@@ -72,12 +72,19 @@ class AttemptRecords:
         """
         n, entries = self.claim.attempt, self.entries
         listed = [e.name for e in registration_order(self.manifest)] if self.manifest else []
-        recorded = sorted(entries.values(), key=lambda e: (e.late, e.reported_at))
+        is_listed = frozenset(listed)
+
+        def place(entry: CheckpointEntry) -> int:
+            # The time of a late one is that of its record: listed no more, it was committed before all that is.
+            return 1 if not entry.late else 2 if entry.checkpoint in is_listed else 0
+
+        recorded = sorted(entries.values(), key=lambda e: (place(e), e.reported_at))
         names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
         own = [x for x in names if (layout.is_of(n, x) or x in entries) and layout.copied_from(x) is None]
         # Names are dated unless the author chose them; registration order wins where the manifest still lists them.
-        order = {name: i for i, name in enumerate(listed)}
-        return tuple(sorted(own, key=lambda x: order.get(x, -1)))
+        is_own = frozenset(own)
+        kept = iter([x for x in listed if x in is_own])
+        return tuple(next(kept) if x in is_listed else x for x in own)
 
 
 @dataclass(frozen=True)
@@ -228,7 +235,7 @@ def _attempt(attempt: AttemptRecords, *, later: AttemptRecords | None) -> Lineag
         failure_kind=failure.kind.value if failure else None,
         failure_reason=failure.reason if failure else None,
         num_commits=len(attempt.own_commits),
-        num_restarts=sum(len(s.restarts) for s in attempt.segments),
+        num_restarts=sum(entry.is_restart for s in attempt.segments for entry in s.restarts),
         fenced=outcome.fenced if outcome else None,
         claimed_at=claim.created_at,
         finished_at=outcome.finished_at if outcome else None,

@@ -310,6 +310,8 @@ class RestartEntry(BaseModel):
     decision: Shown
     at: UtcTime
     commits_before: Number = 0
+    is_restart: bool = True
+    """Whether Ray restarted the workers for it; else it ended a fit, or says what was decided then."""
 
 
 class PhaseEntry(BaseModel):

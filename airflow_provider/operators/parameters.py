@@ -250,6 +250,11 @@ def restore_policy(operator: RayTrainOperator) -> RestorePolicy:
             )
     if data.get("mode") == "explicit" and not data.get("checkpoint"):
         raise InvalidConfig("restore mode 'explicit' needs a checkpoint", change="name one from the lineage")
+    if data.get("mode") == "explicit" and operator.on_clear == "fresh":
+        raise InvalidConfig(
+            "restore names a checkpoint, and on_clear='fresh' would begin without one",
+            change="drop one of them; to begin a new training from a checkpoint use warm_start",
+        )
     try:
         return RestorePolicy.model_validate(data)
     except ValidationError as error:
@@ -290,6 +295,7 @@ def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingR
     uri = experiment_uri(operator.storage_path, key, experiment_name=operator.experiment_name)
     storage = StorageConfig.rendered(operator.storage_config, parameter="storage_config")
     timeout = operator.execution_timeout.total_seconds() if operator.execution_timeout else None
+    policy = restore_policy(operator)
     return TrainingRequest(
         key=key,
         uri=uri,
@@ -297,10 +303,11 @@ def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingR
         aws_conn_id=operator.aws_conn_id,
         training=_training_spec(operator),
         storage=cluster_storage(storage, uri=uri, aws_conn_id=operator.aws_conn_id),
-        restore=restore_policy(operator),
+        restore=policy,
         storage_path=operator.storage_path,
         warm_start=warm_start(operator),
-        on_clear=operator.on_clear,
+        # Whoever names a checkpoint and clears wants to go on from it, after a success too.
+        on_clear="restore" if policy.mode == "explicit" else operator.on_clear,
         timings=Timings(stall_timeout_s=operator.stall_timeout_s, resource_timeout_s=operator.resource_timeout_s),
         dag_folder=_dag_folder(operator),
         function_files=operator.function_module.files if operator.function_module else {},

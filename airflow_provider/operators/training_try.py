@@ -29,7 +29,7 @@ from airflow_provider.core.decision import (
     StopThenRestore,
     decide_submission,
 )
-from airflow_provider.core.errors import RayJobFailed, RayTrainError, Superseded
+from airflow_provider.core.errors import NoUsableCheckpoint, RayJobFailed, RayTrainError, Superseded
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.identity import submission_id
 from airflow_provider.core.job import JobSpec
@@ -265,8 +265,14 @@ class TrainingTry(Ownership):
 
     def _policy(self, before: ClaimRecord | None, *, answers_clear: bool) -> RestorePolicy:
         asked = self.request.restore
-        if asked.mode != "explicit" or self._newest is None:
+        if asked.mode != "explicit":
             return asked
+        if before is None or self._newest is None:
+            raise NoUsableCheckpoint(
+                f"restore names {asked.checkpoint}, and this training has no attempt yet that could have committed it",
+                known="a name counts within one training; nothing was claimed, submitted or overwritten",
+                change="take restore out; to begin a new training from another one's checkpoint use warm_start",
+            )
         is_gone_on = has_committed(self.records, self._newest)
         policy = policy_of_attempt(asked, before=before, has_committed=is_gone_on, answers_clear=answers_clear)
         if policy != asked:

@@ -178,7 +178,7 @@ class FitLoop:
         return max(len(listed), self.scribe.progress.num_commits)
 
     def _note(self, failure: Failure, decision: str, commits: int) -> None:
-        entry = RestartEntry(failure=failure, decision=decision, at=utc_now(), commits_before=commits)
+        entry = RestartEntry(failure=failure, decision=decision, at=utc_now(), commits_before=commits, is_restart=False)
         self.scribe.note_restart(entry)
 
 

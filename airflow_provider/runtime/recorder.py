@@ -71,7 +71,11 @@ class Recorder:
                 self.parent, self.warm_started_from = event.checkpoint, None
             elif isinstance(event, FailureEvent):
                 entry = RestartEntry(
-                    failure=event.failure, decision=event.decision, at=event.at, commits_before=self._num_commits
+                    failure=event.failure,
+                    decision=event.decision,
+                    at=event.at,
+                    commits_before=self._num_commits,
+                    is_restart=not event.is_final,
                 )
                 self._restarts.append(entry)
                 self._is_dirty = True

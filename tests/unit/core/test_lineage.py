@@ -140,6 +140,17 @@ def test_a_copy_that_an_attempt_restores_is_named_and_is_no_commit_of_its_own() 
     }
 
 
+def test_what_an_attempt_set_aside_stands_where_it_was_committed() -> None:
+    """A rollback inside the attempt: the suspect is listed no more, what was committed before it still is."""
+    entries = tuple(entry(name(1, i), i) for i in range(5))
+    attempt = attempt_records(
+        1,
+        segments=(RecordSegment(checkpoints=entries, written_at=NOW),),
+        manifest=manifest(name(1, 1), name(1, 2), name(1, 4)),
+    )
+    assert attempt.own_commits == tuple(name(1, i) for i in range(5))
+
+
 def test_own_commits_come_in_the_order_of_registration_after_the_pruned_ones() -> None:
     """Names that an author chose don't sort; the manifest is sorted by score."""
     recorded = tuple(entry(name(1, n), s) for s, n in enumerate([9, 3, 7]))
@@ -173,11 +184,12 @@ def test_a_checkpoint_that_only_the_manifest_knows_is_late_with_the_manifests_me
 def test_an_attempt_tells_its_story() -> None:
     failure = Failure(kind=FailureKind.PREEMPTION, reason="preempted 2/5")
     restart = RestartEntry(failure=failure, decision="retry", at=NOW)
+    end = RestartEntry(failure=failure, decision="ended the fit", at=NOW, is_restart=False)
     attempt = attempt_records(
         2,
         restored_from=name(1, 2),
         outcome=outcome("failed", failure=failure, fenced=False),
-        segments=(RecordSegment(restarts=(restart, restart), written_at=NOW),),
+        segments=(RecordSegment(restarts=(restart, restart, end), written_at=NOW),),
     )
     [told] = project(facts(attempt)).attempts
     assert (told.ref, told.state, told.failure_kind, told.failure_reason) == (

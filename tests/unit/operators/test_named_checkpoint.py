@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import policy_of_attempt
+from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.training_try import Submitted
 from tests.support.experiment import claim
-from tests.support.training_try import Bench
+from tests.support.training_try import KEY, Bench
+from tests.unit.operators.test_parameters import operator
 
 NAMED = RestorePolicy(mode="explicit", checkpoint="attempts/000001/c1")
 OTHER = RestorePolicy(mode="explicit", checkpoint="attempts/000001/c2")
@@ -95,3 +98,26 @@ def test_what_committed_nothing_names_it_again(bench: Bench) -> None:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+def test_a_training_that_has_no_attempt_yet_is_refused_before_a_claim(bench: Bench) -> None:
+    """Nothing of another training has that name; a claim would begin a generation that hides the one before."""
+    training_try = bench.new_try(1, restore=NAMED)
+    training_try.own()
+    with pytest.raises(NoUsableCheckpoint, match="no attempt yet"):
+        training_try.step()
+    assert bench.records.newest_claim() is None
+    assert bench.client.jobs == {}
+
+
+def test_a_clear_after_a_success_goes_on_from_what_is_named() -> None:
+    """By itself `auto` would begin a new generation then, in which nothing has that name."""
+    named = operator(restore={"mode": "explicit", "checkpoint": NAMED.checkpoint})
+    assert named.on_clear == "auto"
+    assert build_request(named, KEY).on_clear == "restore"
+    assert build_request(operator(), KEY).on_clear == "auto"
+
+
+def test_a_name_and_a_fresh_beginning_contradict_each_other() -> None:
+    with pytest.raises(InvalidConfig, match="on_clear='fresh' would begin without one"):
+        operator(restore={"mode": "explicit", "checkpoint": NAMED.checkpoint}, on_clear="fresh")

@@ -68,10 +68,15 @@ def test_open_segment_is_written_again_until_it_is_full(
 def test_failures_are_recorded_with_the_commits_before_them(store: ExperimentStore) -> None:
     recorder = Recorder(store, REF)
     failure = Failure(kind=FailureKind.INFRASTRUCTURE, reason="worker died")
-    recorder.take([commit(store, 1), FailureEvent(at=AT, failure=failure, decision="Ray: restarting")])
+    restarting = FailureEvent(at=AT, failure=failure, decision="Ray: restarting")
+    ended = FailureEvent(at=AT, failure=failure, decision="ended the fit", is_final=True)
+    recorder.take([commit(store, 1), restarting, ended])
     recorder.flush(is_final=True)
     (segment,) = segments(store).values()
-    assert [(r.failure.kind, r.commits_before) for r in segment.restarts] == [(FailureKind.INFRASTRUCTURE, 1)]
+    assert [(r.failure.kind, r.commits_before, r.is_restart) for r in segment.restarts] == [
+        (FailureKind.INFRASTRUCTURE, 1, True),
+        (FailureKind.INFRASTRUCTURE, 1, False),
+    ]
 
 
 def test_store_that_is_away_loses_nothing(store: ExperimentStore, monkeypatch: pytest.MonkeyPatch) -> None:
