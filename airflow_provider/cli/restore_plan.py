@@ -34,6 +34,7 @@ from airflow_provider.core.errors import (
     RecordUnreadable,
 )
 from airflow_provider.core.identity import TaskInstanceKey
+from airflow_provider.core.job import meaning_of_clear
 from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
 from airflow_provider.core.restore import RestorePoint, policy_of_attempt
 from airflow_provider.core.warm_start import conclude_again
@@ -121,6 +122,8 @@ def make_plan(
 
     attempt, newest = read_facts(records, sight)
     claim = newest.claim if newest else None
+    if claim is not None:
+        on_clear = meaning_of_clear(on_clear, claim.asked)
     decision = decide_submission(
         next_try.facts,
         newest,

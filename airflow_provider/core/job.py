@@ -26,6 +26,11 @@ OnClear = Literal["auto", "restore", "fresh"]
 """The operator's parameter of that name: what a person's clear means."""
 
 
+def meaning_of_clear(on_clear: OnClear, asked: RestorePolicy) -> OnClear:
+    """Whoever names a checkpoint and clears wants to go on from it, after a success too: a fresh beginning has nothing of that name."""
+    return "restore" if asked.mode == "explicit" else on_clear
+
+
 class JobStatus(str, Enum):
     """Ray's job states."""
 

@@ -101,6 +101,11 @@ def is_of(n: int, name: str) -> bool:
     return name.startswith(f"attempts/{n:06d}/")
 
 
+def is_commit_of(n: int, name: str) -> bool:
+    """Whether attempt `n` committed it itself: in its folder, and no copy of what it restored."""
+    return is_of(n, name) and copied_from(name) is None
+
+
 def copy_name(n: int, original: str) -> str:
     """Name of the copy that attempt `n` restores instead of a retired checkpoint. It lies in its folder, but it is no commit of its own.
 

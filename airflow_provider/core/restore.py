@@ -243,18 +243,18 @@ def _own_commits(attempt: AttemptCheckpoints) -> list[tuple[str, str | None]]:
     }
     recorded = sorted(attempt.recorded, key=lambda e: e.late)
     names = dict.fromkeys([*(e.checkpoint for e in recorded), *listed])
-    own = [n for n in names if _is_own(attempt, n)]
+    own = [n for n in names if layout.is_commit_of(attempt.ref.attempt, n)]
     told = {e.checkpoint for e in recorded if not e.late}
     # What a driver could no longer tell came after all that it told, unless the list shows where it belongs.
     last = next((n for n in reversed(own) if n in told), restored) if told.isdisjoint(listed) else restored
     made_from = {name: parents.get(name, restored if name in told else last) for name in own}
     # A parent that a torn segment hides came after what was restored.
-    hidden = {p for p in made_from.values() if p and p not in made_from and p not in listed and _is_own(attempt, p)}
+    hidden = {
+        p
+        for p in made_from.values()
+        if p and p not in made_from and p not in listed and layout.is_commit_of(attempt.ref.attempt, p)
+    }
     return _parents_first({name: restored if parent in hidden else parent for name, parent in made_from.items()})
-
-
-def _is_own(attempt: AttemptCheckpoints, name: str) -> bool:
-    return layout.is_of(attempt.ref.attempt, name) and layout.copied_from(name) is None
 
 
 def _parents_first(made_from: Mapping[str, str | None]) -> list[tuple[str, str | None]]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.field_types import shown_part
 from airflow_provider.core.identity import TaskInstanceKey, checked_storage_path, experiment_uri
-from airflow_provider.core.job import OnClear, Timings, TrainingKind, TrainingSpec, TrainVersion
+from airflow_provider.core.job import OnClear, Timings, TrainingKind, TrainingSpec, TrainVersion, meaning_of_clear
 from airflow_provider.core.json_input import MAX_NESTING, is_shallow
 from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.spec import (
@@ -306,8 +306,7 @@ def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingR
         restore=policy,
         storage_path=operator.storage_path,
         warm_start=warm_start(operator),
-        # Whoever names a checkpoint and clears wants to go on from it, after a success too.
-        on_clear="restore" if policy.mode == "explicit" else operator.on_clear,
+        on_clear=meaning_of_clear(operator.on_clear, policy),
         timings=Timings(stall_timeout_s=operator.stall_timeout_s, resource_timeout_s=operator.resource_timeout_s),
         dag_folder=_dag_folder(operator),
         function_files=operator.function_module.files if operator.function_module else {},

@@ -174,7 +174,7 @@ class FitLoop:
         key = layout.manifest(*self.spec.ref.rank)
         body = patiently(lambda: self.store.read(key), for_s=STORE_PATIENCE_S)
         names = parse_manifest(body, key=key).names if body else ()
-        listed = [n for n in names if layout.is_of(self.spec.ref.attempt, n) and layout.copied_from(n) is None]
+        listed = [n for n in names if layout.is_commit_of(self.spec.ref.attempt, n)]
         return max(len(listed), self.scribe.progress.num_commits)
 
     def _note(self, failure: Failure, decision: str, commits: int) -> None:

@@ -154,7 +154,7 @@ def has_committed(records: ExperimentRecords, attempt: AttemptRecords) -> bool:
     except RecordUnreadable:
         return True
     names = manifest.names if manifest is not None else ()
-    return any(layout.is_of(attempt.ref.attempt, name) and layout.copied_from(name) is None for name in names)
+    return any(layout.is_commit_of(attempt.ref.attempt, name) for name in names)
 
 
 def _attempts(

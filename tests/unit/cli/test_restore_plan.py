@@ -14,7 +14,7 @@ from airflow_provider.cli.restore_plan import make_plan
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.errors import ClusterUnreachable, RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint, RestorePolicy, WarmStartRecord
+from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint, WarmStartRecord
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.support.command_line import CommandLine, files, on_disk
 from tests.support.fake_jobs_client import job
@@ -101,28 +101,6 @@ def test_the_plan_is_what_the_try_then_decides(situation: Callable[[Bench], None
     training_try = bench.new_try(2, max_tries=max_tries)
     training_try.facts = next_try(max_tries=max_tries).facts
     assert plan.decision == training_try.decide(training_try.read_newest())
-
-
-@pytest.mark.parametrize(
-    ("max_tries", "checkpoint"), [(3, "attempts/000002/checkpoint_c"), (6, "attempts/000001/checkpoint_a")]
-)
-def test_what_was_committed_under_a_named_checkpoint_is_gone_on_from_but_after_a_clear(
-    max_tries: int, checkpoint: str
-) -> None:
-    bench, named = Bench(), RestorePolicy(mode="explicit", checkpoint="attempts/000001/checkpoint_a")
-    failed(bench)
-    bench.claim(2, restore_policy=named)
-    bench.commit("checkpoint_c", attempt=2)
-    bench.end("failed", attempt=2)
-    plan = make_plan(bench.records, bench.client, key=KEY, next_try=next_try(max_tries=max_tries), on_clear="auto")
-    assert plan.point is not None
-    assert plan.point.candidate is not None
-    training_try = bench.new_try(2, max_tries=max_tries, restore=named)
-    training_try.own()
-    training_try.step()
-    claim = bench.records.newest_claim()
-    assert claim is not None
-    assert (plan.point.candidate.name, claim.checkpoint_seen) == (checkpoint, checkpoint)
 
 
 def test_the_try_then_restores_what_the_plan_named() -> None:

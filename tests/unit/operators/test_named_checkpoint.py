@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.cli.next_try import NextTry
+from airflow_provider.cli.restore_plan import make_plan
+from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
+from airflow_provider.core.job import meaning_of_clear
 from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import policy_of_attempt
 from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.training_try import Submitted
 from tests.support.experiment import claim
+from tests.support.records import collected
 from tests.support.training_try import KEY, Bench
+from tests.unit.cli.test_restore_plan import failed, next_try
 from tests.unit.operators.test_parameters import operator
 
 NAMED = RestorePolicy(mode="explicit", checkpoint="attempts/000001/c1")
@@ -83,6 +89,40 @@ def test_retries_go_on_from_what_was_committed_under_it_until_a_clear(bench: Ben
     bench.end(attempt=4, num_commits=1)
     assert retried(bench, 5, clear_number=2, max_tries=7) == ("explicit", c1, None), "cleared again"
     assert c2 not in {c3, c4}
+
+
+def test_the_plan_and_the_try_restore_it_when_a_success_is_cleared(bench: Bench) -> None:
+    bench.own(1)
+    bench.claim(1, restore_policy=NAMED)
+    c1, _ = bench.commit("c1", "c2")
+    bench.end("success", num_commits=2)
+    bench.store.put_raw(layout.collected(1, 1), collected(True, published=True).body())
+    facts = bench.new_try(2, max_tries=6).facts
+    plan = make_plan(bench.records, bench.client, key=KEY, next_try=NextTry(facts, "clear", None, ()), on_clear="auto")
+    assert (str(plan.attempt), plan.point and plan.point.candidate and plan.point.candidate.name) == ("g1/a2", c1)
+    assert retried(bench, 2, max_tries=6, on_clear=meaning_of_clear("auto", NAMED)) == ("explicit", c1, None)
+
+
+@pytest.mark.parametrize(
+    ("max_tries", "checkpoint"), [(3, "attempts/000002/checkpoint_c"), (6, "attempts/000001/checkpoint_a")]
+)
+def test_what_was_committed_under_a_named_checkpoint_is_gone_on_from_but_after_a_clear(
+    max_tries: int, checkpoint: str
+) -> None:
+    bench, named = Bench(), RestorePolicy(mode="explicit", checkpoint="attempts/000001/checkpoint_a")
+    failed(bench)
+    bench.claim(2, restore_policy=named)
+    bench.commit("checkpoint_c", attempt=2)
+    bench.end("failed", attempt=2)
+    plan = make_plan(bench.records, bench.client, key=KEY, next_try=next_try(max_tries=max_tries), on_clear="auto")
+    assert plan.point is not None
+    assert plan.point.candidate is not None
+    training_try = bench.new_try(2, max_tries=max_tries, restore=named)
+    training_try.own()
+    training_try.step()
+    claim = bench.records.newest_claim()
+    assert claim is not None
+    assert (plan.point.candidate.name, claim.checkpoint_seen) == (checkpoint, checkpoint)
 
 
 def test_what_committed_nothing_names_it_again(bench: Bench) -> None:
