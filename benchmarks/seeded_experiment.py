@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -61,9 +61,13 @@ class SeededExperiment:
         for body_key, body in self.records(names, etags, at=at, address=address, session_name=session_name).items():
             self._put(client, body_key, body)
 
-    def reset(self) -> None:
-        """Take away what later tries have left, so that the next one finds the same again."""
+    def reset(self, run_id: str, *, address: str, session_name: str) -> None:
+        """Take away what later tries have left and give it to that DAG run, so that its try finds the same under a new job id."""
         client = self.s3.client()
+        at = datetime.now(timezone.utc) - timedelta(hours=1)
+        key = replace(self.key, run_id=run_id)
+        for name, body in self.owned(key, at=at, address=address, session_name=session_name).items():
+            self._put(client, name, body)
         kept = {layout.owner(1), layout.published_manifest(1)}
         first = f"{layout.attempt(1, 1)}/"
         for below in ("owners/", "g000001/attempts/0000"):
@@ -86,30 +90,6 @@ class SeededExperiment:
     ) -> dict[str, bytes]:
         """All but the checkpoints' own files, by key."""
         entries = [ManifestEntry(name, {"step": n}) for n, name in enumerate(names)]
-        owner = OwnerRecord(
-            k=1,
-            dag_id=self.key.dag_id,
-            run_id=self.key.run_id,
-            task_id=self.key.task_id,
-            dag_run_identity=self.identity,
-            try_number=1,
-            max_tries=3,
-            created_at=at,
-        )
-        claim = ClaimRecord(
-            k=1,
-            generation=1,
-            attempt=1,
-            submission_id=submission_id(self.uri, self.key, _FIRST),
-            address=address,
-            session_name=session_name,
-            try_number=1,
-            intent="start",
-            answers_clear=False,
-            spec_digest="of another spec",
-            code_digest="of other code",
-            created_at=at,
-        )
         failed = Failure(kind=FailureKind.INFRASTRUCTURE, reason="the node of the driver was lost")
         outcome = OutcomeRecord(
             state=OutcomeState.FAILED, failure=failed, num_commits=len(names), finished_at=at + timedelta(minutes=50)
@@ -117,8 +97,7 @@ class SeededExperiment:
         restored = RestoredRecord(checkpoint=None, reason="the first attempt", created_at=at)
         manifest = Manifest(entries=tuple(entries), latest=entries[-1] if entries else None)
         files = {
-            layout.owner(1): owner.body(),
-            layout.claim(*_FIRST.rank): claim.body(),
+            **self.owned(self.key, at=at, address=address, session_name=session_name),
             layout.restored(*_FIRST.rank): restored.body(),
             layout.outcome(*_FIRST.rank): outcome.body(),
             layout.manifest(*_FIRST.rank): manifest.body(ray_version="2.60.0"),
@@ -137,3 +116,31 @@ class SeededExperiment:
             segment = RecordSegment(checkpoints=checkpoints, written_at=at)
             files[layout.segment(*_FIRST.rank, f"{number:06d}")] = segment.body()
         return files
+
+    def owned(self, key: TaskInstanceKey, *, at: datetime, address: str, session_name: str) -> dict[str, bytes]:
+        """What says whose it is, by key: the owner and the first attempt's claim."""
+        owner = OwnerRecord(
+            k=1,
+            dag_id=key.dag_id,
+            run_id=key.run_id,
+            task_id=key.task_id,
+            dag_run_identity=self.identity,
+            try_number=1,
+            max_tries=3,
+            created_at=at,
+        )
+        claim = ClaimRecord(
+            k=1,
+            generation=1,
+            attempt=1,
+            submission_id=submission_id(self.uri, key, _FIRST),
+            address=address,
+            session_name=session_name,
+            try_number=1,
+            intent="start",
+            answers_clear=False,
+            spec_digest="of another spec",
+            code_digest="of other code",
+            created_at=at,
+        )
+        return {layout.owner(1): owner.body(), layout.claim(*_FIRST.rank): claim.body()}

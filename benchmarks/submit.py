@@ -166,8 +166,10 @@ class Ours:
         return {"entrypoint": "sleep 60", "runtime_env": newest["runtime_env"]}
 
     def _run(self, *, is_counted: bool) -> dict[str, float]:
+        # The job's id is made from it, and Ray knows the ones of the rounds before.
+        run_id, ray = f"round-{uuid.uuid4().hex}", self.stack.ray
         if self.experiment.num_checkpoints:
-            self.experiment.reset()
+            self.experiment.reset(run_id, address=ray.address, session_name=ray.session_name())
             name = self.experiment.prefix.partition("/")[2]
         else:
             name = f"first-{uuid.uuid4().hex[:8]}"  # a first try finds nothing
@@ -176,8 +178,7 @@ class Ours:
             "experiment_name": name,
             "working_dir": str(TRAINING),
             "try_number": 2 if self.experiment.num_checkpoints else 1,
-            # The job's id is made from it, and Ray knows the ones of the rounds before.
-            "run_id": f"round-{uuid.uuid4().hex}",
+            "run_id": run_id,
             "is_counted": is_counted,
         }
         return _asked(OURS.name, self.stack, given, env={"PYTHONPATH": str(ROOT)})
