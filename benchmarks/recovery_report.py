@@ -39,7 +39,7 @@ NOTES = (
     ),
     (
         "The share \u201cdecide\u201d begins where Airflow calls the operator and holds its imports and connections; what lies before (process, parsing "
-        "of the DAG) is Airflow's. With retry_delay=1 s and poll_interval_s=1; the default of 10 s adds 4.5 s to \u201cdetect\u201d on average."
+        "of the DAG) is Airflow's. With retry_delay=1 s and poll_interval_s=1. At the default of 10 s it is the end of the streamed log that tells of the driver's death, some 3 s after it."
     ),
     (
         "Ray alone: a lost worker is Ray's own to replace (max_failures=20); for a driver or head, a job of the same run name is posted at the "
@@ -53,6 +53,11 @@ NOTES = (
     (
         "What becomes of a peer's task where only Airflow's process dies was not run: after a lost triggerer astro's trigger polls on, as ours does; "
         "after a lost Airflow worker a retry submits a second job while the first trains on."
+    ),
+    (
+        "Starting a job is bound by the CPU: Ray's processes take 23 CPU-seconds until the first step, on both cores. What runs beside them "
+        "(Airflow's scheduler and API server, the try's end, our driver's 0.5 s more than the plain script's) lengthens \u201cstart\u201d here; with cores "
+        "to spare it would not."
     ),
     "A lost head is believed lost after lost_after_s (30 s by default), since its nodes may train on for a while.",
 )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from airflow_provider.client.address import ClusterAddress
+    from airflow_provider.client.log_tail import LogReader
     from airflow_provider.client.requests import ApiRequest
     from airflow_provider.client.values import (
         AlreadyExists,
@@ -303,18 +304,18 @@ class AsyncJobsClient:
         self,
         submission_id: str,
         *,
-        position: int = 0,
+        reader: LogReader | None = None,
         is_over: Callable[[], Awaitable[bool]] | None = None,
         limits: TailLimits | None = None,
     ) -> AsyncGenerator[LogChunk, None]:
-        """Follow a job's log from `position` until the job has ended, each line once; see `log_tail.follow`.
+        """Follow a job's log from the reader's place until the job has ended, each line once; see `log_tail.follow`.
 
         `is_over` says whether the job has ended (a closed socket doesn't); the default asks Ray.
         """
         return follow(
             self,
             submission_id,
-            position=position,
+            reader=reader,
             is_over=is_over,
             limits=limits or TailLimits(),
             clock=Clock(self._sleep),

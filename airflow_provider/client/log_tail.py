@@ -226,18 +226,20 @@ async def follow(
     source: TailSource,
     submission_id: str,
     *,
-    position: int = 0,
+    reader: LogReader | None = None,
     is_over: Callable[[], Awaitable[bool]] | None = None,
     limits: TailLimits = TailLimits(),
     clock: Clock,
 ) -> AsyncGenerator[LogChunk, None]:
-    """Yield each line once, from `position` to the end of a finished job's log. Wrap it in `aclosing`.
+    """Yield each line once, from the reader's place to the end of a finished job's log. Wrap it in `aclosing`.
+
+    Whoever keeps the reader may break off and go on with it: what it has given out doesn't come again.
 
     Raises:
         ClusterAuthFailed, InvalidConfig: as the dashboard said it. Unreachable is not an error: it is tried again.
 
     """
-    reader = LogReader(position=position, max_partial=limits.max_partial)
+    reader = reader or LogReader(max_partial=limits.max_partial)
     over = is_over or _asks_ray(source, submission_id)
     ended = _asks_ray(source, submission_id, is_unknown_over=False)
     state = TailState()

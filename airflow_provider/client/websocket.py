@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -100,6 +101,9 @@ async def open_tail(
         ) from error
     try:
         yield _messages(socket)
+    except asyncio.CancelledError:
+        socket.transport.abort()  # while it tails, Ray answers no closing handshake
+        raise
     finally:
         await socket.close()
 

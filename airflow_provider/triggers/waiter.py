@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
 
+from airflow_provider.client.log_tail import LogReader
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.job import JobStatus
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 LOG_END_WAIT_S = 30.0
 """How long the log's last lines may take after the job has ended."""
+SHORT_LOG_CHARS = 1_000_000
+"""Up to this length a log is fetched again for its last lines, rather than waited for."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class JobWaiter:
         log_position: int = 0,
     ) -> None:
         self.following = following
-        self.log_position = log_position
+        self._reader = LogReader(position=log_position)
         self._open_client = open_client
         self._records = records
         self._say = say
@@ -87,8 +90,8 @@ class JobWaiter:
         try:
             over = await self._poll()
             self._is_over = True
-            if self._tail is not None:
-                await self._finish_log(self._tail)
+            if self._tail is not None and self._client is not None:
+                await self._finish_log(self._tail, self._client)
             return over
         finally:
             # A wait that was cancelled or failed leaves at once: the job, and so its log, goes on.
@@ -213,20 +216,23 @@ class JobWaiter:
             return self._is_over
 
         try:
-            async for chunk in client.tail(self.following.submission_id, position=self.log_position, is_over=is_over):
+            async for chunk in client.tail(self.following.submission_id, reader=self._reader, is_over=is_over):
                 for line in chunk.lines:
                     emit(line)
                 if chunk.note:
                     self._say(chunk.note)
-                self.log_position = chunk.position
                 # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
                 await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - a broken log never decides how the training ended
             why = error.what if isinstance(error, RayTrainError) else f"{type(error).__name__}: {error}"
             self._say(f"the job's log can't be read: {why}")
 
-    async def _finish_log(self, tail: asyncio.Task[None]) -> None:
-        """Give the last lines time to arrive."""
+    async def _finish_log(self, tail: asyncio.Task[None], client: AsyncJobsClient) -> None:
+        """Give the last lines time to arrive. Those of a short log are fetched: Ray's tail ends seconds after the job."""
+        if not tail.done() and self._reader.furthest <= SHORT_LOG_CHARS:
+            tail.cancel()
+            await asyncio.wait([tail])
+            tail = self._tail = asyncio.create_task(self._stream(client))
         try:
             await asyncio.wait_for(tail, LOG_END_WAIT_S)
         except asyncio.TimeoutError:

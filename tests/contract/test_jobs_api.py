@@ -26,6 +26,7 @@ from airflow_provider.client import (
     JobInfo,
     JobRequest,
     JobStatus,
+    LogReader,
     SubmitAccepted,
     SubmitLimits,
     SubmitOrigin,
@@ -258,7 +259,9 @@ def test_tail_shows_each_line_once(jobs_api: JobsApi, name: str) -> None:
         async with jobs_api.async_client() as client:
             second = [
                 line
-                async for chunk in client.tail(name, position=position, limits=TailLimits(first_wait_s=0.2))
+                async for chunk in client.tail(
+                    name, reader=LogReader(position=position), limits=TailLimits(first_wait_s=0.2)
+                )
                 for line in chunk.lines
             ]
             part = await client.logs(name)

@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.jobs_client import SyncJobsClient
+from airflow_provider.client.log_tail import LogReader
 from airflow_provider.client.values import (
     AlreadyExists,
     ClusterVersion,
@@ -133,13 +134,14 @@ class FakeAsyncJobs:
         self,
         submission_id: str,
         *,
-        position: int = 0,
+        reader: LogReader | None = None,
         is_over: Callable[[], Awaitable[bool]] | None = None,
         limits: TailLimits | None = None,
     ) -> AsyncGenerator[LogChunk, None]:
-        for line in self.lines[position:]:
-            position += 1
-            yield LogChunk((line,), position)
+        reader = reader or LogReader()  # its place is counted in lines here
+        for line in self.lines[reader.position :]:
+            reader.position += 1
+            yield LogChunk((line,), reader.position)
         if self.tail_error is not None:
             raise self.tail_error
         while not self.ends_tail or (is_over is not None and not await is_over()):  # noqa: ASYNC110 - asked as in life

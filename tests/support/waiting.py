@@ -34,7 +34,7 @@ class Waiting:
 
     def __init__(
         self,
-        *clients: FakeAsyncJobs | Exception,
+        *clients: FakeAsyncJobs | AsyncJobsClient | Exception,
         limits: WaitLimits = QUICK,
         deadline: datetime | None = None,
         emits: bool = False,

@@ -75,9 +75,9 @@ class ScriptedSource:
 
 async def read(source: ScriptedSource, *, position: int = 0, limits: TailLimits | None = None) -> list[LogChunk]:
     """Follow to the end."""
-    following = follow(
-        source, "job", position=position, limits=limits or TailLimits(), clock=Clock(source.sleep, lambda: source.now)
-    )
+    limits = limits or TailLimits()
+    reader = LogReader(position=position, max_partial=limits.max_partial)
+    following = follow(source, "job", reader=reader, limits=limits, clock=Clock(source.sleep, lambda: source.now))
     return [chunk async for chunk in following]
 
 

@@ -105,7 +105,7 @@ async def test_the_log_goes_on_where_it_was_on_the_new_client(refusal: RayTrainE
     waiting = Waiting(old, new, emits=True)
     await waiting.over()
     assert waiting.lines == ["a", "b", "c", "d"]
-    assert waiting.waiter.log_position == 4
+    assert waiting.waiter._reader.position == 4
 
 
 async def test_the_old_tail_is_over_before_the_new_one_begins() -> None:

@@ -12,8 +12,10 @@ import pytest
 from airflow_provider.core import layout
 from airflow_provider.core.errors import ClusterAuthFailed, NotARayDashboard, StoreUnreachable
 from airflow_provider.core.waiting import WaitEnd
+from airflow_provider.testing.jobs_api import FakeJobsServer
 from airflow_provider.triggers import waiter as waiter_module
 from tests.support.fake_jobs_client import FakeAsyncJobs, until
+from tests.support.jobs_clients import TOKEN, async_client
 from tests.support.records import alive, outcome
 from tests.support.waiting import AWAY, QUICK, Waiting
 
@@ -142,7 +144,7 @@ async def test_the_log_is_streamed_from_the_given_position() -> None:
     waiting = Waiting(talking(["RUNNING", "SUCCEEDED"], "a", "b", "c"), emits=True, log_position=1)
     await waiting.over()
     assert waiting.lines == ["b", "c"]
-    assert waiting.waiter.log_position == 3
+    assert waiting.waiter._reader.position == 3
 
 
 async def test_the_log_can_be_off() -> None:
@@ -158,6 +160,30 @@ async def test_a_broken_log_never_decides_how_the_training_ended(error: Exceptio
     waiting = Waiting(jobs, emits=True)
     assert (await waiting.over()).end is WaitEnd.ENDED
     assert any("the job's log can't be read" in line for line in waiting.said)
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+async def test_the_last_lines_of_a_short_log_are_fetched_when_the_job_has_ended(
+    monkeypatch: pytest.MonkeyPatch, is_short: bool
+) -> None:
+    """Ray's tail ends seconds after the job; a retry must not wait for it. A long log isn't sent again for its last lines."""
+    monkeypatch.setattr(waiter_module, "LOG_END_WAIT_S", 3600.0 if is_short else 0.05)
+    monkeypatch.setattr(waiter_module, "SHORT_LOG_CHARS", 1_000 if is_short else 3)
+    with FakeJobsServer(token=TOKEN, poll_s=3600.0) as server:  # a tail that looks once and then stays open
+        server.add_job("job-1", log="a\nb\nhalf")
+
+        def end(line: str) -> None:
+            lines.append(line)
+            if line == "b":
+                server.write_log("job-1", " a line\nlast")
+                server.set_status("job-1", "SUCCEEDED")
+
+        lines: list[str] = []
+        waiting = Waiting(async_client(server), emits=True)
+        monkeypatch.setattr(waiting.waiter, "_emit", end)
+        assert (await waiting.over()).end is WaitEnd.ENDED
+        assert lines == (["a", "b", "half a line", "last"] if is_short else ["a", "b"])
+        assert server.num("GET", "/api/jobs/job-1/logs") == int(is_short)
 
 
 async def test_a_log_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
