@@ -52,12 +52,12 @@ def shown(name: str, options: Options) -> bool:
     """Run one benchmark, print and write its report; whether that could be done."""
     try:
         report = measured(name, options)
+        sys.stdout.write(printed(report))
+        for path in written(report, options.results):
+            sys.stdout.write(f"  written: {path}\n")
     except Exception:  # a process edge: the others, which may take hours, are still to be measured
         sys.stderr.write(f"{name}: could not be measured\n{traceback.format_exc()}\n")
         return False
-    sys.stdout.write(printed(report))
-    for path in written(report, options.results):
-        sys.stdout.write(f"  written: {path}\n")
     sys.stdout.write("\n")
     sys.stdout.flush()
     return True

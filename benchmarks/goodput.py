@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider.core.layout import MANIFEST
-from airflow_provider.operators.collecting import read_experiment
 from benchmarks import recovery_cuts
 from benchmarks.fault_plan import DRIVER, WORKER, planned
 from benchmarks.faulty_life import Life, Plan, Struck, costs_of, live_through
@@ -24,6 +23,7 @@ from benchmarks.recovery_cuts import cuts_of_new_attempt
 from benchmarks.report import Report
 from benchmarks.shares import AIRFLOW, split
 from benchmarks.step_marks import MarkFile, expected_number, num_repeated
+from benchmarks.task_log import executed_at
 from benchmarks.training_cluster import (
     OurTraining,
     TrainingCluster,
@@ -144,11 +144,11 @@ class Ours(Side):
         self._through(life, marks, seed, find_driver=lambda: our_driver(stack), after_strike=lambda _: None)
         if life.is_finished:
             self.cluster.airflow.wait_for_task(*training.run.key, timeout_s=LIMIT_S)
-        records = training.run.records()
-        if records is None:
-            raise MeasurementFailed("the operator never said where its records are")
         # Until the operator was called it was Airflow's time, and no fault had to do with it.
-        life.began_at = read_experiment(records).owners[0].created_at.timestamp()
+        begun = executed_at(training.log(1), after=life.began_at)
+        if begun is None:
+            raise MeasurementFailed("the first try's log does not say when the operator was called")
+        life.began_at = begun
         result = training.run.xcom() or {}
         return self._outcome(
             life,

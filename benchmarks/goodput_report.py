@@ -168,8 +168,9 @@ def notes(costs: Costs, others: Sequence[str]) -> list[str]:
             "the mean time between them is counted in steps taken, repeated ones too, so each side meets the same plan."
         ),
         (
-            "The time is counted from the moment at which the operator is called, or the job posted. A real training is longer than a minute, so its "
-            "first start weighs less; the rates of faults are what the goal names."
+            "The time is counted from the moment at which Airflow calls the operator, or the job is posted. A real training is longer than a minute, so "
+            "its first start weighs less. The seed of the first round is the first whose plan holds a fault within that minute at each rate: at 5 "
+            "minutes this training meets more of them than its rate says."
         ),
         (
             "Ray alone ends at the first lost driver: for each of them the same job is posted again at that very moment, which a person would have to "

@@ -1,6 +1,6 @@
-"""How long Ray's dashboard takes to answer `GET /api/jobs/ID`, played back by the stand-in. Assumed until it is recorded.
+"""How long Ray's dashboard takes to answer `GET /api/jobs/ID`, played back by the stand-in.
 
-`python -m benchmarks.latency` records it on a real cluster (it starts one) and writes `benchmarks/latency.json`, which says which it is.
+`python -m benchmarks.latency` records it on a real cluster (it starts one) and writes `benchmarks/latency.json`, which says of what.
 """
 
 from __future__ import annotations

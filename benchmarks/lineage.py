@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from threading import Timer
 
 from airflow_provider.storage.object_store import open_object_store
-from benchmarks.fit import Growth, growth
+from benchmarks.fit import growth
 from benchmarks.lineage_experiment import NUM_ATTEMPTS, NUM_FILES, experiment
 from benchmarks.machine import this_machine
 from benchmarks.measure import Sample, Spread, alternating, figure, run_python
@@ -78,7 +78,7 @@ def run(options: Options) -> Report:
         plots=_plots(reading, sizes),
         rounds=read_rounds,
         is_quick=options.quick,
-        extra={"orders": {one: _order(reading, sizes, one).order for one in ("s", "mib", "calls")}},
+        extra={"orders": {one: _order(reading, sizes, one) for one in ("s", "mib", "calls")}},
     )
 
 
@@ -92,7 +92,7 @@ def reading_goals(reading: Samples, sizes: Sequence[int]) -> list[Goal]:
         Goal.below(f"memory for {named}", mib * 1.048576, 50, "MB"),
         *(
             # A little over 1 for the noise of a linear cost.
-            Goal.at_most(f"order of growth of {what}", _order(reading, sizes, name).order, 1.05)
+            Goal.at_most(f"order of growth of {what} from {sizes[-2]:,} on", _order(reading, sizes, name), 1.05)
             for what, name in (("time", "s"), ("memory", "mib"), ("store calls", "calls"))
         ),
     ]
@@ -101,11 +101,13 @@ def reading_goals(reading: Samples, sizes: Sequence[int]) -> list[Goal]:
 def recording_goals(recording: Samples, *, step_s: float) -> list[Goal]:
     """Goals for a report's cost on the training's own thread; what stalled it would be its longest report."""
     part = figure(recording["healthy"], "report_s").median / step_s * 100
-    longest = {name: figure(recording[name], "longest_report_s").median * 1000 for name in ("slow", "away")}
+    longest = {name: figure(recording[name], "longest_report_s").high * 1000 for name in ("slow", "away")}
     return [
         Goal.below("a report's recording, of a 1 s step", part, 1, "%"),
-        Goal.below(f"longest report while each store request hangs {HANG_S:g} s", longest["slow"], 10, "ms"),
-        Goal.below("longest report while the store is away", longest["away"], 10, "ms"),
+        Goal.below(
+            f"longest report in any round while each store request hangs {HANG_S:g} s", longest["slow"], 10, "ms"
+        ),
+        Goal.below("longest report in any round while the store is away", longest["away"], 10, "ms"),
     ]
 
 
@@ -168,9 +170,11 @@ def _fault(gate: Gate, name: str, _: Seen) -> None:
         Timer(0.2, gate.refuse).start()  # once this answer has left
 
 
-def _order(reading: Samples, sizes: Sequence[int], name: str) -> Growth:
-    # A cost too small to be seen counts as little, not as nothing, which has no logarithm.
-    return growth([(size, max(figure(reading[_key("ours", size)], name).median, 1e-3)) for size in sizes])
+def _order(reading: Samples, sizes: Sequence[int], name: str) -> float:
+    """Between the two largest sizes, where the fixed cost hides least."""
+    # What is too small to be seen counts as little, not as nothing, which has no logarithm.
+    least = {"s": 1e-3, "mib": 0.5, "calls": 1.0}[name]
+    return growth([(size, max(figure(reading[_key("ours", size)], name).median, least)) for size in sizes[-2:]]).order
 
 
 def _reading_rows(reading: Samples, sizes: Sequence[int]) -> Iterator[dict[str, Cell]]:

@@ -17,7 +17,7 @@ from airflow_provider.operators.collecting import read_experiment
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.object_store import ObjectStore, open_object_store
 from benchmarks.lineage_experiment import NUM_ATTEMPTS
-from benchmarks.measure import peak_mib
+from benchmarks.measure import peak_mib, reset_peak
 from tests.support.counting_store import CountingStore
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def _measured(uri: str, read: Callable[[ObjectStore], int]) -> dict[str, float]:
     store = CountingStore(open_object_store(uri, client_factory=_client))
     store.head("none")  # the SDK is loaded and the connection open, as they are when a try ends
     store.reset()
+    reset_peak()
     before, began = peak_mib(), time.perf_counter()
     num_checkpoints = read(store)
     took = time.perf_counter() - began

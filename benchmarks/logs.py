@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.log_text import CHARS_OF_A_LINE, step_of
 from benchmarks.machine import this_machine
-from benchmarks.measure import MeasurementFailed, Sample, alternating, figure
+from benchmarks.measure import MeasurementFailed, Sample, alternating, difference, figure
 from benchmarks.options import Options
 from benchmarks.plot import Bar, Bars
 from benchmarks.report import Cell, Column, Goal, Report
@@ -29,7 +29,7 @@ COLUMNS = (
     Column("fetched", "fetched, times the log"),
     Column("missing", "lines missing"),
     Column("repeated", "lines repeated"),
-    Column("grown_mib", "memory over an empty triggerer", "MiB"),
+    Column("grown_mib", "peak memory over an empty triggerer", "MiB"),
     Column("cpu_s", "CPU", "s"),
     Column("block_ms", "worst block", "ms"),
     Column("longest_gap_s", "longest between two polls", "s"),
@@ -117,19 +117,25 @@ def many_logs(side: Side, num_tails: int, *, poll_s: float) -> Sample:
 def goals(samples: Samples, poll_s: float) -> list[Goal]:
     """The requirement's goals for ours."""
 
-    def of(side: str, name: str) -> float:
+    def of(side: str) -> Sequence[Sample]:
         found = samples[side]
-        return float("nan") if isinstance(found, str) else figure(found, name).median
+        if isinstance(found, str):
+            raise MeasurementFailed(found)
+        return found
 
-    growth = of("cut", "grown_mib") - of("short", "grown_mib")
-    gap = of("tails", "longest_gap_s") - of("no_tails", "longest_gap_s")
+    def worst(name: str, *sides: str) -> float:
+        return max(figure(of(side), name).high for side in sides)
+
+    growth = difference(of("cut"), of("short"), "grown_mib").median
+    gap = difference(of("tails"), of("no_tails"), "longest_gap_s").median
+    ours = ("cut", "uncut", "short")
     return [
-        Goal.at_most("fetched with three cuts, times the log", of("cut", "fetched"), 1 + len(CUTS)),
-        Goal.at_most("fetched without a cut, times the log", of("uncut", "fetched"), 1.01),
-        Goal.at_most("lines missing", of("cut", "missing"), 0),
-        Goal.at_most("lines repeated", of("cut", "repeated"), 0),
+        Goal.at_most("fetched with three cuts, times the log, at worst", worst("fetched", "cut"), 1 + len(CUTS)),
+        Goal.at_most("fetched without a cut, times the log, at worst", worst("fetched", "uncut"), 1.01),
+        Goal.at_most("lines missing in any round", worst("missing", *ours), 0),
+        Goal.at_most("lines repeated in any round", worst("repeated", *ours), 0),
         Goal.at_most("memory of the whole log over that of a tenth of it", growth, 10, "MiB"),
-        Goal.at_most("300 tails: the longest pause between two polls grows by", gap, 0.1 * poll_s, "s"),
+        Goal.at_most("many tails: the longest pause between two polls grows by", gap, 0.1 * poll_s, "s"),
     ]
 
 
@@ -149,7 +155,7 @@ def _titles(num_tails: int) -> dict[str, str]:
 def _row(title: str, found: Sequence[Sample] | str) -> dict[str, Cell]:
     if isinstance(found, str):
         return {"side": title, "log_mb": found}
-    keys = [column.key for column in COLUMNS[1:] if column.key in found[0]]
+    keys = [column.key for column in COLUMNS[1:] if all(column.key in one for one in found)]
     return {"side": title} | {key: figure(found, key) for key in keys}
 
 
@@ -163,5 +169,5 @@ def _notes() -> tuple[str, ...]:
             "Ray's log has no offset: each connection begins at the start, so each reconnect fetches again what was shown before. "
             "Fetched are the bytes that the stand-in sent, the read of the file after the job's end included."
         ),
-        "The peer is measured once: a cut connection ends its trigger, and what it has not shown by then is never shown.",
+        "The peer is measured once, after the others: a cut connection ends its trigger, and what it has not shown by then is never shown.",
     )

@@ -8,7 +8,7 @@ from itertools import product
 from benchmarks.machine import Machine
 from benchmarks.measure import Sample, Spread, figure, spread
 from benchmarks.plot import Bar, Bars
-from benchmarks.report import Cell, Column, Goal, Report
+from benchmarks.report import Cell, Column, Goal, Report, shown
 from benchmarks.shares import AIRFLOW, AWAY, DECIDE, DETECT, RESTORE, START
 
 FAULTS = ("training worker", "driver", "head", "Airflow worker", "triggerer")
@@ -39,7 +39,7 @@ NOTES = (
     ),
     (
         "The share \u201cdecide\u201d begins where Airflow calls the operator and holds its imports and connections; what lies before (process, parsing "
-        "of the DAG) is Airflow's. With retry_delay=1 s and poll_interval_s=1. At the default of 10 s it is the end of the streamed log that tells of the driver's death, some 3 s after it."
+        "of the DAG) is Airflow's. With retry_delay=1 s and poll_interval_s=1. At the default of 10 s the end of the streamed log tells of the driver's death, which Ray makes one or two of its looks, of a second each, after it."
     ),
     (
         "Ray alone: a lost worker is Ray's own to replace (max_failures=20); for a driver or head, a job of the same run name is posted at the "
@@ -55,9 +55,9 @@ NOTES = (
         "after a lost Airflow worker a retry submits a second job while the first trains on."
     ),
     (
-        "Starting a job is bound by the CPU: Ray's processes take 23 CPU-seconds until the first step, on both cores. What runs beside them "
-        "(Airflow's scheduler and API server, the try's end, our driver's 0.5 s more than the plain script's) lengthens \u201cstart\u201d here; with cores "
-        "to spare it would not."
+        "Starting a job is bound by the CPU here: Ray's processes want both cores from the POST to the first step. What runs beside them "
+        "lengthens \u201cstart\u201d on either side: the end of the try, its next trigger and our driver's own imports on ours; on the floor, which posts "
+        "at the moment of the kill, the old attempt's processes as they die."
     ),
     "A lost head is believed lost after lost_after_s (30 s by default), since its nodes may train on for a while.",
 )
@@ -67,6 +67,7 @@ def report(samples: Mapping[str, Sequence[Sample]], *, state: Machine, rounds: i
     """All that was measured, and the goals."""
     rows = [row(fault, side, samples[side]) for fault, side in product(FAULTS, SIDES)]
     above = above_floor(samples, "driver")
+    own = spread([one[f"driver.{DETECT}"] + one[f"driver.{DECIDE}"] for one in samples["ours"]])
     lost = [figure(samples["ours"], f"{fault}.lost").high for fault in AIRFLOW_SIDE]
     return Report(
         name="recovery",
@@ -76,12 +77,18 @@ def report(samples: Mapping[str, Sequence[Sample]], *, state: Machine, rounds: i
         rows=[one for one in rows if one is not None],
         goals=[
             Goal.below(
-                "a lost driver: ours above Ray's floor, without Airflow's scheduling", above.median, LIMIT_S, "s"
+                "a lost driver at a poll of 1 s: ours above Ray's floor, without Airflow's scheduling",
+                above.median,
+                LIMIT_S,
+                "s",
             ),
-            Goal.at_most("the same, as aimed at", above.median, AIM_S, "s"),
+            Goal.at_most("a lost driver, as aimed at", above.median, AIM_S, "s"),
             Goal.at_most("training time lost to a death of Airflow's worker or triggerer, at worst", max(lost), 0, "s"),
         ],
-        notes=NOTES,
+        notes=(
+            *NOTES,
+            f"Detecting and deciding a driver's death took ours {shown(own)} s; what is more or less above the floor is its start, which varies.",
+        ),
         plots=[
             Bars(
                 "to the first new step, without Airflow's scheduling",

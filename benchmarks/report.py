@@ -134,12 +134,13 @@ def verdict(goal: Mapping[str, Any]) -> str:
 def written(report: Report, folder: Path) -> list[Path]:
     """Write NAME.json and, with a plot, NAME.svg; what was written."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {folder / f"{report.name}.json": json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"}
-    if report.plots:
-        files[folder / f"{report.name}.svg"] = drawn(report.plots)
-    for path, text in files.items():
-        path.write_text(text, encoding="utf-8")
-    return list(files)
+    figures, plot = folder / f"{report.name}.json", folder / f"{report.name}.svg"
+    figures.write_text(json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    if not report.plots:
+        return [figures]
+    # Drawn once the figures are safe: they may have taken hours.
+    plot.write_text(drawn(report.plots), encoding="utf-8")
+    return [figures, plot]
 
 
 def _plain(cell: Cell) -> Any:

@@ -68,7 +68,7 @@ class SeededExperiment:
         key = replace(self.key, run_id=run_id)
         for name, body in self.owned(key, at=at, address=address, session_name=session_name).items():
             self._put(client, name, body)
-        kept = {layout.owner(1), layout.published_manifest(1)}
+        kept = {layout.owner(1)}
         first = f"{layout.attempt(1, 1)}/"
         for below in ("owners/", "g000001/attempts/0000"):
             # The first attempt's thousands of objects are not listed: only what comes after them.

@@ -115,6 +115,8 @@ def _timed(given: Given, begin: float, submission_id: str) -> dict[str, float]:
     while True:
         job = json.loads(_asked(given, "GET", f"/api/jobs/{submission_id}"))
         now = time.time()
+        if job["status"] in {"FAILED", "STOPPED"}:
+            raise RuntimeError(f"{submission_id} is {job['status']}: {job.get('message')}")
         if job["status"] != "PENDING":
             posted = job["start_time"] / 1000
             return {"own_s": posted - begin, "execute_s": end - begin, "ray_s": now - posted, "running_s": now - begin}

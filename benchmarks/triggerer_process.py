@@ -30,7 +30,7 @@ from benchmarks.loop_probe import Probe
 from benchmarks.stand_in import RunningStandIn, counts
 
 QUIET_S = 6.0
-"""A log that doesn't grow for so long has been shown."""
+"""A log that neither grows nor is fetched for so long has been shown."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 PROBE = Probe()
 """Made before the runner's process is forked: both see it."""
@@ -141,7 +141,8 @@ def measured(plan: Plan) -> dict[str, Any]:
         supervisor.until(lambda: False, plan.idle_s)
         empty, began = Usage.of(supervisor.pid), time.monotonic()
         supervisor.until(lambda: False, plan.idle_s)
-        idle_cpu = Usage.of(supervisor.pid).cores_since(empty, time.monotonic() - began)
+        idle = Usage.of(supervisor.pid)
+        idle_cpu = idle.cores_since(empty, time.monotonic() - began)
         PROBE.reset()
         supervisor.add()
         began = time.monotonic()
@@ -150,20 +151,18 @@ def measured(plan: Plan) -> dict[str, Any]:
         cluster.begin()
         PROBE.reset()
         before, began = Usage.of(supervisor.pid), time.monotonic()
-        peaks = [before.rss_mib]
         if plan.window_s:
             supervisor.until(lambda: False, plan.window_s)
         else:
-            peaks += watch_logs(supervisor, plan.limit_s)
+            watch_logs(supervisor, plan.limit_s)
         after, window_s = Usage.of(supervisor.pid), time.monotonic() - began
         asked = cluster.counts()
         figures = {
             "idle_cpu_pct": idle_cpu * 100,
             "cpu_pct": after.cores_since(before, window_s) * 100,
-            "cpu_s": after.cpu_s - before.cpu_s,
+            # From before the first trigger: a log that is there already is fetched while all are polled for the first time.
+            "cpu_s": after.cpu_s - idle.cpu_s,
             "empty_mib": empty.rss_mib,
-            "rss_mib": max(*peaks, after.rss_mib),
-            "grown_mib": max(*peaks, after.rss_mib) - empty.rss_mib,
             "block_ms": PROBE.worst_ms,
             "block_cpu_ms": PROBE.worst_cpu_ms,
             "start_block_ms": start_block_ms,
@@ -175,7 +174,11 @@ def measured(plan: Plan) -> dict[str, Any]:
             "longest_gap_s": asked.get("longest_gap_ms", 0) / 1000,
             "connections_read": supervisor.num_connections_read,
         }
-        return figures | ends(supervisor, cluster) | {f"asked_{key}": n for key, n in cluster.counts().items()}
+        PROBE.reset()
+        figures |= ends(supervisor, cluster)
+        figures |= {"end_block_ms": PROBE.worst_ms, "rss_mib": (peak := Usage.of(supervisor.pid).peak_mib)}
+        figures["grown_mib"] = peak - empty.rss_mib
+        return figures | {f"asked_{key}": n for key, n in cluster.counts().items()}
     finally:
         supervisor.kill(signal.SIGKILL, force=True)
 
@@ -196,21 +199,22 @@ def ends(supervisor: Supervisor, cluster: RunningStandIn) -> dict[str, float]:
     }
 
 
-def watch_logs(supervisor: Supervisor, limit_s: float) -> list[float]:
-    """Serve until no task log grows any more; the runner's memory at each look."""
-    folder, seen = Path(os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"]), []
-    size, since = -1, time.monotonic()
+def watch_logs(supervisor: Supervisor, limit_s: float) -> None:
+    """Serve until no task log grows any more and nothing is fetched: a replay fetches for a while what was shown before."""
+    folder = Path(os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"])
+    last, since, looked = (-1, -1), time.monotonic(), 0.0
 
     def is_shown() -> bool:
-        nonlocal size, since
-        seen.append(Usage.of(supervisor.pid).rss_mib)
-        now = sum(path.stat().st_size for path in folder.glob("task_*.log"))
-        if now != size:
-            size, since = now, time.monotonic()
+        nonlocal last, since, looked
+        if time.monotonic() - looked > 1:
+            looked = time.monotonic()
+            size = sum(path.stat().st_size for path in folder.glob("task_*.log"))
+            now = (size, counts(supervisor.plan.url)["log_bytes_ever"])
+            if now != last:
+                last, since = now, time.monotonic()
         return time.monotonic() - since > QUIET_S
 
     supervisor.until(is_shown, limit_s)
-    return seen
 
 
 @dataclass(frozen=True)
@@ -219,14 +223,17 @@ class Usage:
 
     cpu_s: float
     rss_mib: float
+    peak_mib: float
+    """Since its start."""
 
     @classmethod
     def of(cls, pid: int) -> Usage:
         """As of now."""
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-        rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
-        return cls((int(stat[11]) + int(stat[12])) / _TICKS, rss / 1024)
+        lines = dict(line.split(":", 1) for line in status.splitlines())
+        rss, peak = (int(lines[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
+        return cls((int(stat[11]) + int(stat[12])) / _TICKS, rss, peak)
 
     def cores_since(self, before: Usage, seconds: float) -> float:
         """Cores in use since then."""

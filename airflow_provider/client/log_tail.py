@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,8 +19,12 @@ from airflow_provider.client.websocket import TOO_BIG, TailClosed, TailUnavailab
 from airflow_provider.core.errors import ClusterUnreachable, NotARayDashboard, RayTrainError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
+
+
+PIECE_CHARS = 64_000
+"""About how much of a file is shown at a time; Ray's messages hold 10 lines or 20,000 characters."""
 
 
 class TailSource(Protocol):
@@ -187,7 +192,8 @@ class LogReader:
         """Take the rest of the log, read at once; its last line may lack an end."""
         text = part.text
         if self._is_dropping and part.num_dropped == 0:
-            text, self._is_dropping = text.partition("\n")[2], False
+            text = text.partition("\n")[2]
+        self._is_dropping = False
         self.position, self._partial = max(self.position, part.position), ""
         return [*(self._cleaner.lines(text) if text else []), *self._cleaner.flush()]
 
@@ -246,11 +252,12 @@ async def follow(
     while not await over():
         furthest, started = reader.furthest, clock.now()
         ending = None
-        async for chunk in _session(source, submission_id, reader, limits=limits, clock=clock):
-            if isinstance(chunk, LogChunk):
-                yield chunk
-            else:
-                ending = chunk
+        async with aclosing(_session(source, submission_id, reader, limits=limits, clock=clock)) as session:
+            async for chunk in session:
+                if isinstance(chunk, LogChunk):
+                    yield chunk
+                else:
+                    ending = chunk
         # Ray closes normally at a job's end. To connect again until somebody polls would replay the whole log each time.
         # A job that it doesn't know may be there again in a moment: when that is the end is for `is_over` to say.
         if await over() or (isinstance(ending, TailClosed) and ending.is_normal and await ended()):
@@ -264,12 +271,26 @@ async def follow(
         )
         if isinstance(move, StopTailing):
             yield LogChunk(tuple(reader.flush()), reader.position, move.note)
-            async for chunk in _without_tail(source, submission_id, reader, over=over, limits=limits, clock=clock):
-                yield chunk
+            reads = _without_tail(source, submission_id, reader, over=over, limits=limits, clock=clock)
+            async with aclosing(reads) as chunks:
+                async for chunk in chunks:
+                    yield chunk
             break
         state = move.state
         await clock.sleep(move.wait_s)
-    yield await _rest(source, submission_id, reader, limits=limits, clock=clock)
+    async with aclosing(_rest(source, submission_id, reader, limits=limits, clock=clock)) as rest:
+        async for chunk in rest:
+            yield chunk
+
+
+def pieces(part: LogPart) -> Iterator[LogPart]:
+    """The same in parts of some lines each: whoever shows one does nothing else meanwhile, and may leave behind each."""
+    text, num_dropped = part.text, part.num_dropped
+    while 0 < (cut := text.find("\n", PIECE_CHARS) + 1) < len(text):
+        place = part.position - len(text) + cut
+        yield replace(part, text=text[:cut], position=place, num_dropped=num_dropped, is_complete=True)
+        text, num_dropped = text[cut:], 0
+    yield replace(part, text=text, num_dropped=num_dropped)
 
 
 _Ending = TailClosed | TailUnavailable | ClusterUnreachable | NotARayDashboard
@@ -331,7 +352,7 @@ async def _rest(
     *,
     limits: TailLimits,
     clock: Clock,
-) -> LogChunk:
+) -> AsyncGenerator[LogChunk, None]:
     error: RayTrainError | None = None
     for is_again in (False, True):
         try:
@@ -344,10 +365,12 @@ async def _rest(
             error = failed
             await clock.sleep(0.0 if is_again else limits.first_wait_s)
         else:
-            return last_chunk(part, reader=reader)
+            for piece in (None,) if part is None else pieces(part):
+                yield last_chunk(piece, reader=reader)
+            return
     # The node that held the log may be gone (ray issue 65402); that is no word about the job.
     what = error.what if error else "no answer"
-    return LogChunk(tuple(reader.flush()), reader.position, f"the last log lines could not be read: {what}")
+    yield LogChunk(tuple(reader.flush()), reader.position, f"the last log lines could not be read: {what}")
 
 
 def _asks_ray(source: TailSource, submission_id: str, *, is_unknown_over: bool = True) -> Callable[[], Awaitable[bool]]:

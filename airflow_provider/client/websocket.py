@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message. Ray's are 10 lines or 20,000 characters, but one line has no limit."""
+CLOSE_S = 1.0
+"""How long a closing handshake may take."""
 TOO_BIG = 1009
 """Close code for a message over a limit, ours or the server's."""
 
@@ -80,7 +82,7 @@ async def open_tail(
         proxy=None,  # as for HTTP: proxy variables must not redirect a request that carries a token
         compression=None,  # its buffers would cost more per followed job than they save
         open_timeout=times.connect_s + times.read_s,
-        close_timeout=1.0,
+        close_timeout=CLOSE_S,
         max_size=MAX_MESSAGE,
         max_queue=4,
         logger=_QUIET,
@@ -101,7 +103,7 @@ async def open_tail(
         ) from error
     try:
         yield _messages(socket)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, GeneratorExit):
         socket.transport.abort()  # while it tails, Ray answers no closing handshake
         raise
     finally:

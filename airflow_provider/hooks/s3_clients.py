@@ -69,7 +69,7 @@ def s3_hook(aws_conn_id: str | None, *, patience: Patience = PATIENT, team_name:
 
     hook: Any = S3Hook(aws_conn_id=aws_conn_id, config=s3_client_config(**patience._asdict()))
     # The hook would look for it in the source of every frame of the stack: 0.07 s, twice in each try.
-    hook._get_caller = lambda: CALLER  # noqa: SLF001 - no public way; where it has another name, the hook looks for it
+    hook._get_caller = lambda *_, **__: CALLER  # noqa: SLF001 - no public way; where it has another name, the hook looks for it
     if team_name is not None:
         hook.get_connection = partial(_connection_of_team, team_name=team_name)  # the SDK's lookup can't name a team
     if aws_conn_id not in (None, "aws_default") and _connection(hook, aws_conn_id) is None:

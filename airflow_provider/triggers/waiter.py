@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 LOG_END_WAIT_S = 30.0
 """How long the log's last lines may take after the job has ended."""
-SHORT_LOG_CHARS = 1_000_000
-"""Up to this length a log is fetched again for its last lines, rather than waited for."""
+SHORT_LOG_BYTES = 1_000_000
+"""Up to this size a log is fetched again for its last lines, rather than waited for. Not more than the tail keeps of what it fetches."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class JobWaiter:
             over = await self._poll()
             self._is_over = True
             if self._tail is not None and self._client is not None:
-                await self._finish_log(self._tail, self._client)
+                await self._finish_log(self._tail, self._client, over.end)
             return over
         finally:
             # A wait that was cancelled or failed leaves at once: the job, and so its log, goes on.
@@ -216,27 +216,49 @@ class JobWaiter:
             return self._is_over
 
         try:
-            async for chunk in client.tail(self.following.submission_id, reader=self._reader, is_over=is_over):
-                for line in chunk.lines:
-                    emit(line)
-                if chunk.note:
-                    self._say(chunk.note)
-                # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
-                await asyncio.sleep(0)
+            # Closed here and now: left to the collector, its socket would be open after we have said that it isn't.
+            async with aclosing(
+                client.tail(self.following.submission_id, reader=self._reader, is_over=is_over)
+            ) as chunks:
+                async for chunk in chunks:
+                    for line in chunk.lines:
+                        emit(line)
+                    if chunk.note:
+                        self._say(chunk.note)
+                    # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
+                    await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - a broken log never decides how the training ended
             why = error.what if isinstance(error, RayTrainError) else f"{type(error).__name__}: {error}"
             self._say(f"the job's log can't be read: {why}")
 
-    async def _finish_log(self, tail: asyncio.Task[None], client: AsyncJobsClient) -> None:
-        """Give the last lines time to arrive. Those of a short log are fetched: Ray's tail ends seconds after the job."""
-        if not tail.done() and self._reader.furthest <= SHORT_LOG_CHARS:
+    async def _finish_log(self, tail: asyncio.Task[None], client: AsyncJobsClient, end: WaitEnd) -> None:
+        """Give the last lines time to arrive. Those of a short log are fetched: Ray's tail ends seconds after the job.
+
+        A job that goes on (its time is up, or the cluster forgot it) has no end of its log that could be waited for.
+        """
+        if tail.done():
+            return
+        is_short = await self._is_log_short(client)
+        if is_short or end is not WaitEnd.ENDED:
             tail.cancel()
             await asyncio.wait([tail])
+            if not is_short:
+                return
             tail = self._tail = asyncio.create_task(self._stream(client))
         try:
             await asyncio.wait_for(tail, LOG_END_WAIT_S)
         except asyncio.TimeoutError:
             self._say("the job's log did not end in time; its last lines may be missing here")
+
+    async def _is_log_short(self, client: AsyncJobsClient) -> bool:
+        """By its size as Ray says it, which costs Ray a read of all of it: not asked where we have more already."""
+        if self._reader.furthest > SHORT_LOG_BYTES:
+            return False
+        try:
+            size = await client.log_size(self.following.submission_id)
+        except Exception:  # noqa: BLE001 - a broken log never decides how the training ended
+            return False
+        return size is not None and size <= SHORT_LOG_BYTES
 
 
 def _sentence(judgement: GoOn, sight: JobSight) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -109,6 +110,7 @@ class FakeAsyncJobs:
         self.session_name = session_name
         self.lines: tuple[str, ...] = ()
         self.tail_error: Exception | None = None
+        self.size_error: Exception | None = None
         self.ends_tail = True
         """Whether the log ends as soon as the job does."""
         self.stopped: list[str] = []
@@ -146,6 +148,11 @@ class FakeAsyncJobs:
             raise self.tail_error
         while not self.ends_tail or (is_over is not None and not await is_over()):  # noqa: ASYNC110 - asked as in life
             await asyncio.sleep(0)
+
+    async def log_size(self, submission_id: str) -> int | None:
+        if self.size_error is not None:
+            raise self.size_error
+        return len(json.dumps({"logs": "\n".join(self.lines)}))
 
     async def close(self, *, is_broken: bool = False) -> None:
         self.is_closed, self.is_broken = True, is_broken

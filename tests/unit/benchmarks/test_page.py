@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.measure import Spread
+from benchmarks.options import RESULTS
 from benchmarks.page import NOT_MEASURED, PAGE, with_results
 from benchmarks.report import Column, Report, written
 from tests.unit.benchmarks.test_framework import report
@@ -21,6 +23,13 @@ def test_the_page_equals_the_json() -> None:
     assert with_results(page) == page
     for name in BENCHMARKS:
         assert part(page, name).strip(), f"{name} has no place on the page"
+
+
+def test_each_goal_that_is_missed_has_its_reason_on_the_page() -> None:
+    reasons = PAGE.read_text().split("## Goals that are missed, and why\n")[1].split("\n## ")[0]
+    for file in sorted(RESULTS.glob("*.json")):
+        for goal in json.loads(file.read_text())["goals"]:
+            assert goal["is_met"] or f"{goal['text']}:" in reasons, f"{file.name}: no reason for: {goal['text']}"
 
 
 def test_a_changed_figure_is_seen(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from airflow_provider.client import (
-    TailLimits,
-)
+from airflow_provider.client import AsyncJobsClient, ClusterAddress, TailLimits, websocket
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from airflow_provider.testing.jobs_api_parts import TailSession
 from tests.support.jobs_clients import async_client
@@ -81,3 +80,40 @@ def test_quiet_job_keeps_its_session(server: FakeJobsServer) -> None:
 
     assert asyncio.run(run()) == ["a", "b"]
     assert job.num_tails == 1
+
+
+@pytest.mark.parametrize("is_reading", [True, False])
+async def test_a_tail_is_left_without_a_goodbye(monkeypatch: pytest.MonkeyPatch, is_reading: bool) -> None:
+    """While it tails, Ray reads nothing from the socket and so answers no closing handshake: a retry would wait for it."""
+    monkeypatch.setattr(websocket, "CLOSE_S", 3600.0)
+    is_left = asyncio.Event()
+
+    async def tail(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str("a\n")
+        await is_left.wait()
+        return socket
+
+    async def never() -> bool:
+        return False
+
+    app = web.Application()
+    app.router.add_get("/api/jobs/job-1/logs/tail", tail)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with AsyncJobsClient(ClusterAddress.parse(f"http://127.0.0.1:{runner.addresses[0][1]}")) as client:
+            chunks = client.tail("job-1", is_over=never)
+            assert (await anext(chunks)).lines == ("a",)
+            if is_reading:
+                reading = asyncio.ensure_future(anext(chunks))
+                await asyncio.sleep(0)
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.wait_for(reading, 20)
+            await asyncio.wait_for(chunks.aclose(), 20)
+    finally:
+        is_left.set()
+        await runner.cleanup()

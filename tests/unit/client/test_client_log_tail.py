@@ -6,14 +6,15 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.client import JobInfo, JobStatus, LogChunk, LogPart, LogReader, TailLimits
+from airflow_provider.client import JobInfo, JobStatus, LogChunk, LogPart, LogReader, TailLimits, log_tail
 from airflow_provider.client.log_body import LogBody, NotALog
-from airflow_provider.client.log_tail import Clock, follow
+from airflow_provider.client.log_tail import Clock, follow, pieces
 from airflow_provider.client.websocket import TOO_BIG, TailClosed, TailUnavailable
 from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable
 
@@ -260,6 +261,25 @@ def test_reader_gives_each_line_once_across_any_cuts(log: str, cuts: list[tuple[
     rest = LogPart(log[reader.position :], len(log))
     seen += reader.finish(rest)
     assert seen == (log.removesuffix("\n").split("\n") if log else [])
+
+
+@given(
+    text=st.text(alphabet="ab\n", max_size=300),
+    size=st.integers(1, 40),
+    num_dropped=st.integers(0, 3),
+    is_complete=st.booleans(),
+)
+def test_a_file_is_shown_in_pieces_of_whole_lines(text: str, size: int, num_dropped: int, is_complete: bool) -> None:
+    """Each says where it ends, so that whoever leaves between two of them goes on right there; what was left out is said once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log_tail, "PIECE_CHARS", size)
+        found = [*pieces(LogPart(text, 1_000 + len(text), num_dropped, is_complete))]
+    assert "".join(piece.text for piece in found) == text
+    assert all(piece.text.endswith("\n") for piece in found[:-1])
+    ends = accumulate((len(piece.text) for piece in found), initial=1_000)
+    assert [piece.position for piece in found] == [*ends][1:]
+    assert [piece.num_dropped for piece in found] == [num_dropped, *[0] * (len(found) - 1)]
+    assert [piece.is_complete for piece in found] == [*[True] * (len(found) - 1), is_complete]
 
 
 def test_reader_memory_is_bounded() -> None:

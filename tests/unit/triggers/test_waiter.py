@@ -162,13 +162,22 @@ async def test_a_broken_log_never_decides_how_the_training_ended(error: Exceptio
     assert any("the job's log can't be read" in line for line in waiting.said)
 
 
+@pytest.mark.parametrize("error", [AWAY, RuntimeError("odd")])
+async def test_nor_does_a_log_whose_size_nobody_says(error: Exception) -> None:
+    jobs = talking(["RUNNING", "SUCCEEDED"], "a")
+    jobs.size_error = error
+    waiting = Waiting(jobs, emits=True)
+    assert (await waiting.over()).end is WaitEnd.ENDED
+    assert waiting.lines == ["a"]
+
+
 @pytest.mark.parametrize("is_short", [True, False])
 async def test_the_last_lines_of_a_short_log_are_fetched_when_the_job_has_ended(
     monkeypatch: pytest.MonkeyPatch, is_short: bool
 ) -> None:
     """Ray's tail ends seconds after the job; a retry must not wait for it. A long log isn't sent again for its last lines."""
     monkeypatch.setattr(waiter_module, "LOG_END_WAIT_S", 3600.0 if is_short else 0.05)
-    monkeypatch.setattr(waiter_module, "SHORT_LOG_CHARS", 1_000 if is_short else 3)
+    monkeypatch.setattr(waiter_module, "SHORT_LOG_BYTES", 1_000 if is_short else 30)
     with FakeJobsServer(token=TOKEN, poll_s=3600.0) as server:  # a tail that looks once and then stays open
         server.add_job("job-1", log="a\nb\nhalf")
 
@@ -184,6 +193,31 @@ async def test_the_last_lines_of_a_short_log_are_fetched_when_the_job_has_ended(
         assert (await waiting.over()).end is WaitEnd.ENDED
         assert lines == (["a", "b", "half a line", "last"] if is_short else ["a", "b"])
         assert server.num("GET", "/api/jobs/job-1/logs") == int(is_short)
+
+
+async def test_a_log_that_was_long_before_the_first_poll_is_shown_from_its_start() -> None:
+    """A triggerer that was away finds a job that has ended: its log isn't short because little of it has arrived."""
+    log = "".join(f"line {number} {'x' * 90}\n" for number in range(20_000))
+    with FakeJobsServer(token=TOKEN) as server:
+        server.add_job("job-1", log=log)
+        server.set_status("job-1", "SUCCEEDED")
+        waiting = Waiting(async_client(server), emits=True)
+        await waiting.over()
+    assert waiting.lines == log.splitlines()
+    assert not any("left out" in said for said in waiting.said)
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+async def test_the_log_of_a_job_that_goes_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, is_short: bool) -> None:
+    """Its time is up: it is stopped after this wait, and would hold its nodes meanwhile."""
+    monkeypatch.setattr(waiter_module, "LOG_END_WAIT_S", 3600.0)
+    monkeypatch.setattr(waiter_module, "SHORT_LOG_BYTES", 1_000 if is_short else 3)
+    with FakeJobsServer(token=TOKEN) as server:
+        server.add_job("job-1", log="a\nhalf")
+        deadline = datetime.now(timezone.utc) - timedelta(hours=1)
+        waiting = Waiting(async_client(server), emits=True, deadline=deadline)
+        assert (await waiting.over()).end is WaitEnd.TIMEOUT
+    assert waiting.lines in ([["a", "half"]] if is_short else [[], ["a"]])
 
 
 async def test_a_log_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
