@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.spec import FailureConfig, StorageConfig
 from airflow_provider.runtime.reporting import ControllerEvents, adapted_report

@@ -15,10 +15,10 @@ from airflow_provider.cli.target import find_target
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint, RayTrainError, RecordUnreadable
 from airflow_provider.core.lineage import ExperimentFacts, project
+from airflow_provider.core.parent import inside_experiment
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import QuarantineRecord
 from airflow_provider.core.restore import policy_of_attempt
-from airflow_provider.core.warm_start import inside_experiment
 from airflow_provider.operators.collecting import read_experiment
 from airflow_provider.storage.restore_scan import scan_restore_point
 

@@ -35,9 +35,10 @@ from airflow_provider.core.errors import (
 )
 from airflow_provider.core.identity import TaskInstanceKey
 from airflow_provider.core.job import meaning_of_clear
-from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
+from airflow_provider.core.parent import conclude_again
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.restore import RestorePoint, policy_of_attempt
-from airflow_provider.core.warm_start import conclude_again
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.operators.attempt_facts import look_at_job, read_facts
 from airflow_provider.storage.parent_scan import ParentScan
 from airflow_provider.storage.restore_scan import has_committed, scan_restore_point

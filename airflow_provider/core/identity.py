@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.redaction import redact
 from airflow_provider.core.strict_json import storable
+
+if TYPE_CHECKING:
+    from airflow_provider.core.record_parts import AttemptRef
 
 MAX_SUBMISSION_ID = 200
 """Ray uses the id in a URL path and in a log file's name."""

@@ -1,9 +1,9 @@
-"""The parts that a job's spec and the experiment's records share. A DAG file loads these alone, and none of the records."""
+"""The parts that a job's spec and the experiment's records share."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -28,29 +28,6 @@ class AttemptRef(BaseModel):
     def __str__(self) -> str:
         """Short form for messages: `g1/a2`."""
         return f"g{self.generation}/a{self.attempt}"
-
-
-class RestorePolicy(BaseModel):
-    """Which checkpoint a restore starts from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    mode: Literal["latest", "best", "explicit"] = "latest"
-    """The newest checkpoint that verifies, the best one by `metric`, or the one that `checkpoint` names."""
-    metric: Id | None = None
-    """Metric for `best`."""
-    order: Literal["max", "min"] = "max"
-    """Whether more or less of the metric is better."""
-    checkpoint: Id | None = None
-    """Name relative to the generation folder (`attempts/000001/checkpoint_...`) for `explicit`."""
-    on_corrupt: Literal["rollback", "fail"] = "rollback"
-    """The operator's parameter of that name."""
-
-
-def known_fields(value: object) -> object:
-    """A stored policy may have a newer release's fields, which readers ignore; a DAG's may not, it could be a typo."""
-    if not isinstance(value, dict):
-        return value
-    return {name: part for name, part in value.items() if name in RestorePolicy.model_fields}
 
 
 @lru_cache(maxsize=4_096)

@@ -18,14 +18,8 @@ from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.field_types import CheckpointName, Id, Number, Shown, UtcTime, shown_part
 from airflow_provider.core.json_input import UnreadableJson, read_json
-from airflow_provider.core.record_parts import (
-    SCHEMA_VERSION,
-    AttemptRef,
-    CheckpointFile,
-    RestorePolicy,
-    WarmStartRecord,
-    known_fields,
-)
+from airflow_provider.core.record_parts import SCHEMA_VERSION, AttemptRef, CheckpointFile, WarmStartRecord
+from airflow_provider.core.restore_policy import RestorePolicy, known_fields
 
 R = TypeVar("R", bound="Record")
 

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.manifest import Manifest, ManifestEntry, finite
-from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import (
     CheckpointEntry,
     ClaimRecord,
@@ -21,6 +21,7 @@ from airflow_provider.core.records import (
     RestoredRecord,
     SkippedCheckpoint,
 )
+from airflow_provider.core.restore_policy import RestorePolicy
 
 _FROM_THE_START = "from the start: "
 

@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.core.job import ATTEMPT_ENV, JOB_SPEC_FILE, JobSpec, TrainVersion
+from airflow_provider.core.job import ATTEMPT_ENV, JOB_SPEC_FILE, TrainVersion
+from airflow_provider.core.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field, ValidationError
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.field_types import shown_part
 from airflow_provider.core.identity import TaskInstanceKey, checked_storage_path, experiment_uri
-from airflow_provider.core.job import OnClear, Timings, TrainingKind, TrainingSpec, TrainVersion, meaning_of_clear
+from airflow_provider.core.job import OnClear, TrainingKind, TrainVersion, meaning_of_clear
 from airflow_provider.core.json_input import MAX_NESTING, is_shallow
-from airflow_provider.core.record_parts import RestorePolicy
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.core.spec import (
     CheckpointConfig,
     FailureConfig,
@@ -27,6 +27,7 @@ from airflow_provider.core.spec import (
 from airflow_provider.core.warm_start import WarmStart, read_source
 
 if TYPE_CHECKING:
+    from airflow_provider.core.job_spec import TrainingSpec
     from airflow_provider.operators.ray_train import RayTrainOperator
     from airflow_provider.operators.request import TrainingRequest
 
@@ -284,6 +285,7 @@ def warm_start(operator: RayTrainOperator) -> WarmStart | None:
 
 def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingRequest:
     """The rendered parameters as a request. Raises InvalidConfig for what rendering made wrong."""
+    from airflow_provider.core.job_spec import Timings
     from airflow_provider.hooks.experiment import cluster_storage
     from airflow_provider.operators.request import TrainingRequest
 
@@ -322,6 +324,8 @@ def build_request(operator: RayTrainOperator, key: TaskInstanceKey) -> TrainingR
 
 
 def _training_spec(operator: RayTrainOperator) -> TrainingSpec:
+    from airflow_provider.core.job_spec import TrainingSpec
+
     return TrainingSpec(
         kind=_training_kind(operator),
         target=operator.train_loop or operator.trainer,

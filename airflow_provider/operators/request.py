@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.job import OnClear, Timings, TrainingSpec
-from airflow_provider.core.record_parts import RestorePolicy
+from airflow_provider.core.job import OnClear
+from airflow_provider.core.job_spec import Timings, TrainingSpec
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.core.spec import StorageConfig
 from airflow_provider.core.warm_start import WarmStart
 

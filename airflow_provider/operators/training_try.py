@@ -32,10 +32,11 @@ from airflow_provider.core.decision import (
 from airflow_provider.core.errors import NoUsableCheckpoint, RayJobFailed, RayTrainError, Superseded
 from airflow_provider.core.failure import FailureKind
 from airflow_provider.core.identity import submission_id
-from airflow_provider.core.job import JobSpec
-from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
+from airflow_provider.core.job_spec import JobSpec
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import policy_of_attempt
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.hooks.job_package import code_digest, code_package, runtime_env, runtime_package
 from airflow_provider.hooks.stop import stop_attempt
 from airflow_provider.operators.attempt_facts import look_at_job, read_facts

@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.identity import checked_storage_path
+from airflow_provider.core.parent import Look, Unusable, Usable, conclude_again, conclude_warm_start
 from airflow_provider.core.run_index import RunRecord, index_uri
-from airflow_provider.core.warm_start import (
-    Look,
-    Named,
-    NothingNamed,
-    Unusable,
-    Usable,
-    WarmStart,
-    conclude_again,
-    conclude_warm_start,
-    read_source,
-)
+from airflow_provider.core.warm_start import Named, NothingNamed, WarmStart, read_source
 from airflow_provider.hooks.experiment import open_experiment
 from airflow_provider.storage.parent_scan import ParentScan
 from airflow_provider.storage.run_index import RunIndex

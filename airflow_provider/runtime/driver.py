@@ -18,7 +18,8 @@ from functools import partial
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED, JobSpec, TrainingKind
+from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, EXIT_SUPERSEDED, TrainingKind
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.manifest import parse_manifest
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import ClaimRecord, CollectedRecord, OutcomeRecord, OutcomeState, Phase

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import EXIT_FAILED, EXIT_SUPERSEDED, JobSpec
+from airflow_provider.core.job import EXIT_FAILED, EXIT_SUPERSEDED
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.manifest import Manifest, best_name
 from airflow_provider.core.records import OutcomeRecord, OutcomeState
 from airflow_provider.runtime.scribe import Scribe, utc_now

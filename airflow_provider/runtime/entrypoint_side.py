@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.core.job import JobSpec, TrainVersion
+from airflow_provider.core.job import TrainVersion
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.runtime.child import ChildContext
 from airflow_provider.runtime.spec_file import read_spec
 

@@ -13,10 +13,10 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import NoUsableCheckpoint
 from airflow_provider.core.failure import Failure
 from airflow_provider.core.fit_rules import decide_refit
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.manifest import by_score, parse_manifest
-from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.records import AliveRecord, Phase, RestartEntry
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.runtime.ending import Ending
 from airflow_provider.runtime.failures import ended_by_rule, failure_of
 from airflow_provider.runtime.poison import PoisonWatch

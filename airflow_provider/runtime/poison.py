@@ -9,7 +9,7 @@ from functools import partial
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure
 from airflow_provider.core.fit_rules import PoisonVerdict, Suspicion, decide_poison
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.records import QuarantineRecord
 from airflow_provider.runtime.scribe import utc_now

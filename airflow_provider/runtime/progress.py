@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import Timings
+from airflow_provider.core.job_spec import Timings
 from airflow_provider.core.records import Phase
 from airflow_provider.runtime.events import CommitEvent, Event, FailureEvent, PhaseEvent
 

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.manifest import Manifest, parse_manifest
-from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import (
     CheckpointEntry,
     OutcomeRecord,
@@ -33,6 +33,7 @@ from airflow_provider.core.restore import (
     start_manifest,
     verify,
 )
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.core.strict_json import bounded_metrics
 from airflow_provider.runtime.recorder import ETAGS_PER_CHECKPOINT
 from airflow_provider.runtime.storage import ExperimentStore

@@ -14,7 +14,7 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.fit_rules import RestoreProof, prove_restore
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.manifest import parse_manifest
 from airflow_provider.core.records import AliveRecord, Phase, RestartEntry
 from airflow_provider.core.watch import WAITING_WARNING_S, no_checkpoint_warning

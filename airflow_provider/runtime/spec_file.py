@@ -9,7 +9,8 @@ from pydantic import ValidationError
 import airflow_provider
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.field_types import shown_part
-from airflow_provider.core.job import JOB_SPEC_FILE, JobSpec
+from airflow_provider.core.job import JOB_SPEC_FILE
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.record_parts import SCHEMA_VERSION
 
 

@@ -8,7 +8,8 @@ from enum import Enum
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, RecordUnreadable
-from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, JobSpec
+from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.records import AliveRecord, ClaimRecord, OwnerRecord, StopRecord
 from airflow_provider.runtime.storage import ExperimentStore
 

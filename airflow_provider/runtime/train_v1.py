@@ -16,7 +16,8 @@ import ray.train
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, RayJobFailed
-from airflow_provider.core.job import JobSpec, TrainingKind
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.layout_v1 import (
     ModeV1,
     PlanV1,

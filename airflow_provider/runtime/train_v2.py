@@ -10,7 +10,8 @@ import ray.train
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.core.job import JobSpec, TrainingKind
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig
 from airflow_provider.runtime.import_target import check_call, check_train_loop, load_factory, load_target
 from airflow_provider.runtime.speech import say

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainVersion
+from airflow_provider.core.job import TrainingKind, TrainVersion
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.runtime.child import Child, ChildContext
 from airflow_provider.runtime.restoring import Resolved
 from airflow_provider.runtime.speech import say

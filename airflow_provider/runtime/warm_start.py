@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider.core.errors import InvalidConfig, NoParentCheckpoint
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
+from airflow_provider.core.parent import verify_parent
 from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint
-from airflow_provider.core.warm_start import verify_parent
 from airflow_provider.runtime.recorder import ETAGS_PER_CHECKPOINT
 from airflow_provider.runtime.restoring import Resolved
 from airflow_provider.runtime.storage import open_store, split_uri

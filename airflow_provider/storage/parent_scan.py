@@ -12,9 +12,7 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint, RecordUnreadable
 from airflow_provider.core.layout_v1 import RunAnswer, parse_run, state_checkpoint
 from airflow_provider.core.manifest import parse_manifest
-from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, ParentCheckpoint, RestorePolicy
-from airflow_provider.core.restore import AttemptCheckpoints, Candidate, Verdict, candidates, verify
-from airflow_provider.core.warm_start import (
+from airflow_provider.core.parent import (
     Layout,
     Look,
     Unusable,
@@ -29,6 +27,9 @@ from airflow_provider.core.warm_start import (
     single_file,
     verify_parent,
 )
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, ParentCheckpoint
+from airflow_provider.core.restore import AttemptCheckpoints, Candidate, Verdict, candidates, verify
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.restore_scan import scan_restore_point
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.core import layout
 from airflow_provider.core.errors import NoUsableCheckpoint, RayTrainError, RecordUnreadable
 from airflow_provider.core.manifest import Manifest, parse_manifest
-from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import CheckpointEntry, RestoredRecord, SkippedCheckpoint
 from airflow_provider.core.restore import (
     AttemptCheckpoints,
@@ -23,6 +23,7 @@ from airflow_provider.core.restore import (
     quarantine_for,
     verify,
 )
+from airflow_provider.core.restore_policy import RestorePolicy
 
 if TYPE_CHECKING:
     from airflow_provider.storage.experiment_records import AttemptRecords, ExperimentRecords, Warn

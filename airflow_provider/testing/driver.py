@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.fit_rules import RestoreProof, prove_restore
-from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, JOB_SPEC_FILE, JobSpec
+from airflow_provider.core.job import EXIT_CANCELLED, EXIT_FAILED, JOB_SPEC_FILE
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, best_name
 from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import (

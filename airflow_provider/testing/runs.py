@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.spec import ScalingConfig
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec, TrainVersion
+from airflow_provider.core.job import TrainingKind, TrainVersion
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.layout_v1 import parse_run, state_checkpoint
 from airflow_provider.core.manifest import Manifest, parse_manifest
 from airflow_provider.core.record_parts import AttemptRef, CheckpointFile

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import NoUsableCheckpoint
-from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import QuarantineRecord
 from airflow_provider.core.restore import AttemptCheckpoints
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.runtime.restoring import EarlierAttempt, resolve
 from tests.model.state import COPY, PER_ATTEMPT, SCRATCH
 from tests.support.records import NOW, entry, manifest

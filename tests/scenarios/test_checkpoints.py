@@ -15,7 +15,8 @@ from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint, RecordUnreadable, StorePermissionDenied
 from airflow_provider.core.identity import TaskInstanceKey, experiment_uri
 from airflow_provider.core.layout_v1 import RunV1, parse_run
-from airflow_provider.core.record_parts import CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import CheckpointFile
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.operators.training_try import Submitted
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.object_store import ObjectStore, open_object_store

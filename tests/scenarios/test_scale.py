@@ -23,7 +23,7 @@ from airflow_provider.client.jobs_client import SyncJobsClient
 from airflow_provider.core.errors import RayJobFailed, RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
 from airflow_provider.core.identity import TaskInstanceKey, experiment_uri
-from airflow_provider.core.record_parts import RestorePolicy
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.core.waiting import WaitLimits, pause_s
 from airflow_provider.operators import session as session_module
 from airflow_provider.storage.experiment_records import ExperimentRecords

@@ -10,7 +10,7 @@ from airflow_provider.assets.model import GatedAsset
 from airflow_provider.core import errors as core_errors
 from airflow_provider.core.errors import RayJobFailed, RayTrainError
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.record_parts import RestorePolicy
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig, ScalingConfig, StorageConfig
 from airflow_provider.core.warm_start import WarmStart
 from airflow_provider.decorators.ray_train import TRAINED_BY_FUNCTION, RayTrainDecoratedOperator

@@ -13,7 +13,8 @@ import pyarrow.fs
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayJobFailed
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, Timings, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
 from airflow_provider.core.record_parts import AttemptRef, WarmStartRecord
 from airflow_provider.core.records import OutcomeState, QuarantineRecord

@@ -17,9 +17,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.core import layout
-from airflow_provider.core.job import ATTEMPT_ENV, JOB_SPEC_FILE, JobSpec, Timings, TrainingSpec
-from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
+from airflow_provider.core.job import ATTEMPT_ENV, JOB_SPEC_FILE
+from airflow_provider.core.job_spec import JobSpec, Timings, TrainingSpec
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import ClaimRecord, OwnerRecord, Record, StopRecord
+from airflow_provider.core.restore_policy import RestorePolicy
 
 if TYPE_CHECKING:
     from tests.stack.ray_cluster import RayCluster

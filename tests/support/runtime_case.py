@@ -15,7 +15,8 @@ import torch
 
 from airflow_provider.core import layout
 from airflow_provider.core.goodput import Goodput, goodput
-from airflow_provider.core.job import TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import TrainingSpec
 from airflow_provider.core.spec import ScalingConfig
 from airflow_provider.operators.collecting import read_experiment
 from tests.stack.process import find_processes

@@ -11,10 +11,12 @@ from typing import Any
 from airflow_provider.core import layout
 from airflow_provider.core.decision import TryFacts
 from airflow_provider.core.identity import TaskInstanceKey, submission_id
-from airflow_provider.core.job import Timings, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import Timings, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import CheckpointEntry, OutcomeRecord, OutcomeState, RecordSegment
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.core.spec import StorageConfig
 from airflow_provider.operators.request import TrainingRequest
 from airflow_provider.operators.training_try import TrainingTry

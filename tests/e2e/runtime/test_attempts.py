@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.goodput import Cause
-from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, TrainingKind, TrainingSpec
+from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, TrainingKind
+from airflow_provider.core.job_spec import TrainingSpec
 from airflow_provider.core.spec import CheckpointConfig
 from tests.support.job_package import Experiment
 from tests.support.runtime_case import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.record_parts import RestorePolicy
+from airflow_provider.core.restore_policy import RestorePolicy
 from tests.support.job_package import Experiment
 from tests.support.runtime_case import EPOCHS, assert_equal_weights, drivers, kill, loop, weights
 

@@ -11,7 +11,8 @@ import torch
 
 import airflow_provider
 from airflow_provider.core import layout
-from airflow_provider.core.job import TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import TrainingSpec
 from airflow_provider.core.spec import CheckpointConfig, FailureConfig
 from tests.support.job_package import Experiment
 from tests.support.runtime_case import (

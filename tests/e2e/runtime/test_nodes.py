@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.job import TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import TrainingSpec
 from airflow_provider.core.spec import FailureConfig, ScalingConfig
 from tests.stack.ray_cluster import RayCluster, RayNode
 from tests.stack.s3 import S3Server

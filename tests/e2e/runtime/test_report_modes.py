@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.job import TrainingKind, TrainingSpec
-from airflow_provider.core.record_parts import RestorePolicy
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import TrainingSpec
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.core.spec import ScalingConfig
 from tests.stack.ray_cluster import RayCluster
 from tests.stack.s3 import S3Server

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from airflow_provider.core import layout
-from airflow_provider.core.job import EXIT_FAILED, Timings, TrainingKind, TrainingSpec
+from airflow_provider.core.job import EXIT_FAILED, TrainingKind
+from airflow_provider.core.job_spec import Timings, TrainingSpec
 from airflow_provider.core.spec import ScalingConfig
 from tests.support.job_package import Experiment
 from tests.support.runtime_case import assert_no_workers, goodput_of, loop

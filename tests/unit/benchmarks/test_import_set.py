@@ -48,9 +48,9 @@ def test_parsing_dag_files_loads_nothing_heavy_and_a_second_file_nothing_at_all(
 
 
 ALLOWED = """
-    core core.errors core.failure core.field_types core.identity core.job core.json_input core.layout core.record_parts core.redaction
-    core.spec core.strict_json core.warm_start links links.ray_train operators operators.parameters operators.ray_train policies
-    policies.retry provider_info
+core core.errors core.failure core.field_types core.identity core.job core.json_input core.redaction core.restore_policy
+core.spec core.strict_json core.warm_start links links.ray_train operators operators.parameters operators.ray_train policies
+policies.retry provider_info
 """
 """What a DAG file loads of ours for the operator: names, models and checks; no rules of a try, which run in the task only.
 

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow.fs
 import pytest
 
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.lineage import project
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.spec import FailureConfig

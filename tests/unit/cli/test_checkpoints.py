@@ -10,8 +10,9 @@ import pytest
 
 from airflow_provider.cli.exit_codes import NOT_FOUND, OK, PROBLEM, USAGE
 from airflow_provider.core import layout
-from airflow_provider.core.record_parts import AttemptRef, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import CollectedRecord, QuarantineRecord
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.local import LocalObjectStore
 from airflow_provider.storage.restore_scan import scan_restore_point

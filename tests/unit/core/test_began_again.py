@@ -10,12 +10,12 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.records import CheckpointEntry, RestoredRecord
 from airflow_provider.core.restore import (
     began_again,
     candidates,
 )
+from airflow_provider.core.restore_policy import RestorePolicy
 from tests.support.records import NOW, entry, file, manifest
 from tests.unit.core.test_restore import left, rank
 

@@ -16,8 +16,8 @@ from airflow_provider.core.decision import (
     StopThenRestore,
     decide_submission,
 )
-from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.restore import AttemptCheckpoints, candidates
+from airflow_provider.core.restore_policy import RestorePolicy
 from tests.support.records import (
     alive,
     attempt_facts,

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobSpec, JobStatus, TrainingKind, TrainingSpec
-from airflow_provider.core.record_parts import SCHEMA_VERSION, AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.job import JobStatus, TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
+from airflow_provider.core.record_parts import SCHEMA_VERSION, AttemptRef, CheckpointFile
 from airflow_provider.core.records import (
     AliveRecord,
     ClaimRecord,
@@ -31,6 +32,7 @@ from airflow_provider.core.records import (
     SkippedCheckpoint,
     StopRecord,
 )
+from airflow_provider.core.restore_policy import RestorePolicy
 from tests.support.records import NOW, alive, claim, collected, entry, outcome, owner, ref
 
 FAILURE = Failure(kind=FailureKind.LOST, reason="the head was replaced")

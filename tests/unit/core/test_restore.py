@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
-from airflow_provider.core.record_parts import CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import CheckpointFile
 from airflow_provider.core.records import SkippedCheckpoint
 from airflow_provider.core.restore import (
     AttemptCheckpoints,
@@ -25,6 +25,7 @@ from airflow_provider.core.restore import (
     start_manifest,
     verify,
 )
+from airflow_provider.core.restore_policy import RestorePolicy
 from tests.support.records import entry, file, manifest, ref
 
 CASES = Path(__file__).parents[2] / "fixtures" / "cases"

@@ -8,26 +8,22 @@ import pytest
 
 from airflow_provider.core.errors import ForeignLayout, InvalidConfig, NoParentCheckpoint
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint, WarmStartRecord
-from airflow_provider.core.records import ClaimRecord
-from airflow_provider.core.restore import Verdict
-from airflow_provider.core.warm_start import (
+from airflow_provider.core.parent import (
     MAX_FILES,
     Layout,
-    Named,
-    NothingNamed,
-    PreviousRun,
     Unusable,
     Usable,
-    WarmStart,
     conclude_again,
     conclude_warm_start,
     inside_experiment,
     judge_layout,
     parent_of,
-    read_source,
     verify_parent,
 )
+from airflow_provider.core.record_parts import CheckpointFile, ParentCheckpoint, WarmStartRecord
+from airflow_provider.core.records import ClaimRecord
+from airflow_provider.core.restore import Verdict
+from airflow_provider.core.warm_start import Named, NothingNamed, PreviousRun, WarmStart, read_source
 from tests.support.experiment import claim
 
 URI = "s3://models/churn/train/run-1/g000001/attempts/000002/checkpoint_7"

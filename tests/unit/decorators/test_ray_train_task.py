@@ -21,7 +21,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.decorators.ray_train import TRAINED_BY_FUNCTION, RayTrainDecoratedOperator, ray_train_task
 from airflow_provider.decorators.signature import RayTrainTaskDecorator
 from airflow_provider.hooks.job_package import code_digest

@@ -10,7 +10,6 @@ from hypothesis import given
 
 from airflow_provider.core.errors import RecordUnreadable
 from airflow_provider.core.manifest import Manifest, best_name, parse_manifest
-from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.restore import (
     AttemptCheckpoints,
     RestorePoint,
@@ -18,6 +17,7 @@ from airflow_provider.core.restore import (
     registration_order,
     start_manifest,
 )
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.core.strict_json import bounded_metrics
 from tests.support.damage import damaged_json, examples, is_utf8, only_typed_errors
 from tests.support.records import ref

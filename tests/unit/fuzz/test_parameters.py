@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from airflow_provider.core.errors import InvalidConfig
 from airflow_provider.core.identity import TaskInstanceKey, experiment_uri, submission_id
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.spec import (
     CheckpointConfig,

@@ -20,7 +20,6 @@ from airflow_provider.core.lineage import (
     result_xcom,
 )
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.records import (
     AliveRecord,
     ClaimRecord,
@@ -36,6 +35,7 @@ from airflow_provider.core.records import (
     StopRecord,
 )
 from airflow_provider.core.restore import AttemptCheckpoints, candidates
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from tests.support.damage import damaged_json, examples, is_utf8, only_typed_errors
 from tests.support.memory_store import MemoryStore

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import Phase
 from airflow_provider.core.strict_json import bounded_metrics

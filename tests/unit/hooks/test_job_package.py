@@ -14,7 +14,8 @@ import pytest
 import airflow_provider
 from airflow_provider.client.values import Package
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec, TrainVersion
+from airflow_provider.core.job import TrainingKind, TrainVersion
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.hooks.job_package import (
     code_digest,
     code_package,

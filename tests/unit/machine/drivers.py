@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayJobFailed, Superseded
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.runtime.claim_watch import ClaimWatch
 from airflow_provider.runtime.driver import Driver

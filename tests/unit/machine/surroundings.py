@@ -14,7 +14,8 @@ from typing_extensions import Self
 from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.client.values import AlreadyExists, ClusterVersion, JobInfo, JobRequest, Package, SubmitAccepted
 from airflow_provider.core.errors import ClusterTimeout, ClusterUnreachable, StoreUnreachable
-from airflow_provider.core.job import JOB_SPEC_FILE, JobSpec
+from airflow_provider.core.job import JOB_SPEC_FILE
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.record_parts import CheckpointFile
 from airflow_provider.runtime.storage import ExperimentStore
 from tests.support.experiment import NOW

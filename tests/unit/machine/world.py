@@ -15,7 +15,8 @@ import pytest
 from airflow_provider.client.values import JobRequest
 from airflow_provider.core.errors import RayTrainError, RecordUnreadable
 from airflow_provider.core.identity import experiment_uri
-from airflow_provider.core.job import EXIT_FAILED, JobSpec
+from airflow_provider.core.job import EXIT_FAILED
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.hooks import final_stop, job_package
 from airflow_provider.operators import killing, session, training_try
 from airflow_provider.operators.ray_train import RayTrainOperator

@@ -11,9 +11,9 @@ from airflow_provider.cli.restore_plan import make_plan
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoUsableCheckpoint
 from airflow_provider.core.job import meaning_of_clear
-from airflow_provider.core.record_parts import RestorePolicy
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.restore import policy_of_attempt
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.operators.parameters import build_request
 from airflow_provider.operators.training_try import Submitted
 from tests.support.experiment import claim

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_provider.core.errors import InvalidConfig
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.operators.ray_train import RayTrainOperator
 

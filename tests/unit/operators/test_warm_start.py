@@ -21,7 +21,7 @@ from airflow_provider.core.errors import (
     RecordUnreadable,
 )
 from airflow_provider.core.identity import TaskInstanceKey
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.record_parts import WarmStartRecord
 from airflow_provider.core.records import ClaimRecord
 from airflow_provider.core.run_index import index_uri

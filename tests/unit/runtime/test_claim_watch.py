@@ -11,7 +11,8 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, StoreUnreachable
-from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, JobSpec, TrainingKind, TrainingSpec
+from airflow_provider.core.job import EXIT_CANCELLED, EXIT_SUPERSEDED, TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import AliveRecord, ClaimRecord, OwnerRecord, Phase, Record, StopRecord
 from airflow_provider.runtime.claim_watch import ClaimWatch

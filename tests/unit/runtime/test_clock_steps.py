@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, Timings, TrainingSpec
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import Phase
 from airflow_provider.core.spec import StorageConfig

@@ -11,7 +11,8 @@ import pytest
 from airflow_provider.core import layout
 from airflow_provider.core.errors import RayJobFailed, StoreUnreachable
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.layout_v1 import ModeV1
 from airflow_provider.core.manifest import Manifest, ManifestEntry, parse_manifest
 from airflow_provider.core.record_parts import AttemptRef

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.job import EXIT_FAILED, EXIT_SUPERSEDED, JobSpec, Timings, TrainingKind, TrainingSpec
+from airflow_provider.core.job import EXIT_FAILED, EXIT_SUPERSEDED, TrainingKind
+from airflow_provider.core.job_spec import JobSpec, Timings, TrainingSpec
 from airflow_provider.core.manifest import parse_manifest
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.records import AliveRecord, ClaimRecord, OutcomeRecord, OutcomeState, Phase, StopRecord

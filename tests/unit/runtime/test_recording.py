@@ -11,7 +11,8 @@ import pytest
 
 from airflow_provider.core import layout
 from airflow_provider.core.failure import Failure, FailureKind
-from airflow_provider.core.job import JobSpec, Timings, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, Timings, TrainingSpec
 from airflow_provider.core.manifest import Manifest, ManifestEntry
 from airflow_provider.core.phases import MAX_PHASES
 from airflow_provider.core.record_parts import AttemptRef

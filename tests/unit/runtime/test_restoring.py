@@ -12,8 +12,9 @@ import pytest
 from airflow_provider.core import layout
 from airflow_provider.core.errors import NoUsableCheckpoint, RecordUnreadable
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import CheckpointEntry, RecordSegment
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.runtime.restoring import Resolved, read_attempts, resolve
 from airflow_provider.runtime.storage import ExperimentStore
 

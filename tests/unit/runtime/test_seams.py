@@ -9,7 +9,8 @@ import ray.train
 from ray.train.v2._internal.execution import storage
 from ray.train.v2._internal.execution.checkpoint import checkpoint_manager
 
-from airflow_provider.core.job import JobSpec, TrainingKind, TrainingSpec
+from airflow_provider.core.job import TrainingKind
+from airflow_provider.core.job_spec import JobSpec, TrainingSpec
 from airflow_provider.core.manifest import Manifest
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.restore import RestorePoint

@@ -17,12 +17,12 @@ from ray.train.v2._internal.execution.context import TrainContext
 from airflow_provider.core import layout
 from airflow_provider.core.errors import InvalidConfig, NoParentCheckpoint, StorePermissionDenied
 from airflow_provider.core.failure import FailureKind
-from airflow_provider.core.job import JobSpec
+from airflow_provider.core.job_spec import JobSpec
 from airflow_provider.core.lineage import AttemptRecords, ExperimentFacts, project
 from airflow_provider.core.manifest import parse_manifest
+from airflow_provider.core.parent import parent_of
 from airflow_provider.core.record_parts import CheckpointFile, WarmStartRecord
 from airflow_provider.core.records import RecordSegment, RestoredRecord
-from airflow_provider.core.warm_start import parent_of
 from airflow_provider.runtime.events import ReportEvent, append_event
 from airflow_provider.runtime.train_v2 import build_run_config
 from tests.support.experiment import claim, owner

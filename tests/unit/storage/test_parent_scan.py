@@ -10,9 +10,9 @@ import pytest
 from airflow_provider.core import layout
 from airflow_provider.core.errors import ForeignLayout, InvalidConfig, RecordUnreadable, StorePermissionDenied
 from airflow_provider.core.manifest import Manifest, ManifestEntry
-from airflow_provider.core.record_parts import RestorePolicy
+from airflow_provider.core.parent import Look, Unusable, Usable
 from airflow_provider.core.records import QuarantineRecord
-from airflow_provider.core.warm_start import Look, Unusable, Usable
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.storage.local import LocalObjectStore
 from airflow_provider.storage.parent_scan import ParentScan
 from tests.support.experiment import NOW

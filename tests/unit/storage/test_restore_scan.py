@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider.core.errors import NoUsableCheckpoint, RecordUnreadable, StoreUnreachable
-from airflow_provider.core.record_parts import AttemptRef, CheckpointFile, RestorePolicy
+from airflow_provider.core.record_parts import AttemptRef, CheckpointFile
 from airflow_provider.core.records import CheckpointEntry, RecordSegment, RestoredRecord
+from airflow_provider.core.restore_policy import RestorePolicy
 from airflow_provider.storage.experiment_records import ExperimentRecords
 from airflow_provider.storage.restore_scan import scan_restore_point
 from tests.support.counting_store import CountingStore
