@@ -18,10 +18,9 @@ from benchmarks.goodput_report import Outcome, Setting, report
 from benchmarks.machine import this_machine
 from benchmarks.measure import MeasurementFailed, alternating
 from benchmarks.options import Options
-from benchmarks.plain_jobs import Posted
-from benchmarks.recovery_cuts import cuts_of_new_attempt
+from benchmarks.recovery_cuts import cuts_of_new_attempt, cuts_of_retried_task
 from benchmarks.report import Report
-from benchmarks.shares import AIRFLOW, split
+from benchmarks.shares import AIRFLOW, Cut, split
 from benchmarks.step_marks import MarkFile, expected_number, num_repeated
 from benchmarks.task_log import executed_at
 from benchmarks.training_cluster import (
@@ -43,18 +42,17 @@ EVERY, STEP_S = 10, 0.25
 MINUTES = (0.5, 1.0, 5.0)
 """Mean time between failures, in minutes of training."""
 STEPS, QUICK_STEPS = 240, 70
-"""A minute of training: all nine runs take about 20 minutes on two quiet cores."""
+"""A minute of training: the nine runs of a round take about 20 minutes on two quiet cores."""
 SEED = 3
 """The first one whose plans hold at least one fault in that minute at each rate."""
 LIMIT_S = 420.0
 """When a training is given up that never comes to its end."""
-PEER_POLL_S, PEER_RETRY_DELAY_S = 1.0, 1.0
 
 
 def run(options: Options) -> Report:
     """Measure ours, plain Ray and a peer's retry in alternation under each rate of faults."""
     state, steps = this_machine(), options.choose(STEPS, QUICK_STEPS)
-    rounds, minutes = options.num_repeats or 1, options.choose(MINUTES, MINUTES[:1])
+    rounds, minutes = options.num_repeats or options.choose(3, 1), options.choose(MINUTES, MINUTES[:1])
     outcomes: list[Outcome] = []
     plain_lives: list[Life] = []
     with training_cluster(is_gated=True) as cluster:
@@ -145,16 +143,13 @@ class Ours(Side):
         if life.is_finished:
             self.cluster.airflow.wait_for_task(*training.run.key, timeout_s=LIMIT_S)
         # Until the operator was called it was Airflow's time, and no fault had to do with it.
-        begun = executed_at(training.log(1), after=life.began_at)
-        if begun is None:
-            raise MeasurementFailed("the first try's log does not say when the operator was called")
-        life.began_at = begun
+        life.began_at = called_at(training, after=life.began_at)
         result = training.run.xcom() or {}
         return self._outcome(
             life,
             seed,
             verdict=self._judged(training, observer, training.run.task()["state"]),
-            airflow_s=sum(self._airflow_s(training, life)),
+            airflow_s=airflow_s(training, life, cuts_of_new_attempt),
             own_goodput=(result.get("goodput") or {}).get("fraction"),
         )
 
@@ -175,13 +170,23 @@ class Ours(Side):
             ),
         )
 
-    def _airflow_s(self, training: OurTraining, life: Life) -> list[float]:
-        deaths = [struck.at for struck in life.struck if struck.target == DRIVER]
-        logs = [training.log(number + 1) for number in range(len(deaths) + 1)]
-        return [
-            split(cuts_of_new_attempt(recovery_cuts.Seen(at, (), before=logs[n], after=logs[n + 1])), begin=at)[AIRFLOW]
-            for n, at in enumerate(deaths)
-        ]
+
+def called_at(training: OurTraining, *, after: float) -> float:
+    """When Airflow called the operator for the first time."""
+    begun = executed_at(training.log(1), after=after)
+    if begun is None:
+        raise MeasurementFailed("the first try's log does not say when the operator was called")
+    return begun
+
+
+def airflow_s(training: OurTraining, life: Life, cuts: Callable[[recovery_cuts.Seen], list[Cut]]) -> float:
+    """Airflow's share of all recoveries from a lost driver; each ended a try."""
+    deaths = [struck.at for struck in life.struck if struck.target == DRIVER]
+    logs = [training.log(number + 1) for number in range(len(deaths) + 1)]
+    return sum(
+        split(cuts(recovery_cuts.Seen(at, (), before=logs[n], after=logs[n + 1])), begin=at)[AIRFLOW]
+        for n, at in enumerate(deaths)
+    )
 
 
 class Plain(Side):
@@ -192,7 +197,7 @@ class Plain(Side):
     def _lived(self, seed: int) -> Outcome:
         run_name, marks = f"goodput-{uuid.uuid4().hex[:8]}", self.cluster.mark_file()
 
-        def post() -> Posted:
+        def post() -> float:
             loop = self._loop(marks)
             return self.cluster.plain.post(loop, name=run_name, num_workers=NUM_WORKERS, max_failures=100)
 
@@ -205,7 +210,7 @@ class Plain(Side):
         gate.on_answer = lambda seen: commits.append(time.time()) if _is_manifest(seen) else None
         try:
             with self.cluster.plain.ending_all():
-                life = Life(post().posted_at, commits=commits)
+                life = Life(post(), commits=commits)
                 find = lambda: plain_driver(self.cluster.stack)  # noqa: E731 a name for what is found anew each time
                 return self._outcome(self._through(life, marks, seed, find_driver=find, after_strike=again), seed)
         finally:
@@ -217,27 +222,15 @@ def _is_manifest(seen: Seen) -> bool:
 
 
 class Peer(Side):
-    """The same script under a retry that begins from scratch, modelled without Airflow's scheduling."""
+    """Ray's own client in a Python task: Airflow's retry submits another job, which begins from scratch."""
 
     name = "peer"
 
     def _lived(self, seed: int) -> Outcome:
-        marks = self.cluster.mark_file()
-
-        def post() -> Posted:
-            loop = self._loop(marks)
-            return self.cluster.plain.post(loop, name=None, num_workers=NUM_WORKERS, max_failures=100)
-
-        posted: list[Posted] = []
-
-        def again(struck: Struck) -> None:
-            if struck.target == DRIVER:
-                posted[-1].wait_until_over(every_s=PEER_POLL_S)
-                time.sleep(PEER_RETRY_DELAY_S)
-                posted.append(post())
-
-        with self.cluster.plain.ending_all():
-            posted.append(post())
-            life = Life(posted[0].posted_at)
+        loop = {**self._loop(self.cluster.mark_file()), "max_failures": 100}
+        with self.cluster.training("plain_task", loop, num_workers=NUM_WORKERS) as training:
+            life = Life(time.time())
             find = lambda: plain_driver(self.cluster.stack)  # noqa: E731 as above
-            return self._outcome(self._through(life, marks, seed, find_driver=find, after_strike=again), seed)
+            self._through(life, training.marks, seed, find_driver=find, after_strike=lambda _: None)
+            life.began_at = called_at(training, after=life.began_at)
+            return self._outcome(life, seed, airflow_s=airflow_s(training, life, cuts_of_retried_task))

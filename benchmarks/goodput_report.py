@@ -14,7 +14,7 @@ from benchmarks.plot import Bar, Bars
 from benchmarks.report import Cell, Column, Goal, Report, number
 from tests.chaos.verdict import Verdict
 
-TITLES = {"ours": "ours", "plain": "Ray alone, posted again by hand", "peer": "a peer's retry (modelled)"}
+TITLES = {"ours": "ours", "plain": "Ray alone, posted again by hand", "peer": "Ray's client in a Python task, retried"}
 GOAL = 97.0
 
 COLUMNS = (
@@ -140,8 +140,9 @@ def row(outcomes: Sequence[Outcome], bounds: Bounds) -> dict[str, Cell]:
         "goodput": spread([100 * one.productive_s / o.life.wall_s for o, one in zip(outcomes, found, strict=True)]),
         "of_bound": _of_bound(outcomes, bounds),
     }
-    if first.side == "ours":
+    if first.side != "plain":
         cells["without_airflow"] = spread([of_bound(o, bounds, less_s=o.airflow_s) for o in outcomes])
+    if first.side == "ours":
         cells["double"] = sum(o.num_double for o in outcomes)
         cells["lost"] = sum(o.num_lost for o in outcomes)
     return cells
@@ -177,8 +178,8 @@ def notes(costs: Costs, others: Sequence[str]) -> list[str]:
             "know. Its double commits and lost ones aren't counted: its manifest has no attempts."
         ),
         (
-            "A peer's retry begins from scratch in a run of another name (see the recovery benchmark); Airflow's scheduling is left out of it. "
-            "Inside a job it has the same max_failures."
+            "The peer is Ray's own client in a Python task under the same Airflow, polled and retried after a second as ours is. Its retry begins from "
+            "scratch in a run of another name, as do those of astro-provider-ray 0.4.0 and of the Google provider; inside a job it has the same max_failures."
         ),
         *(f"Found by the judge of the chaos runs: {sentence}" for sentence in others),
     ]

@@ -108,7 +108,7 @@ def many_logs(side: Side, num_tails: int, *, poll_s: float) -> Sample:
             poll_s=poll_s,
             timeout_s=3 * limit_s,
             num_jobs=num_tails,
-            window_s=3 * poll_s,
+            window_s=2 * poll_s,
             spread_s=poll_s,
             limit_s=limit_s,
         )

@@ -18,7 +18,7 @@ from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.client.jobs_client import SyncJobsClient
 from airflow_provider.client.packages import package_directory
-from airflow_provider.client.values import JobInfo, JobRequest
+from airflow_provider.client.values import JobRequest
 from airflow_provider.core.errors import RayTrainError
 from benchmarks.measure import MeasurementFailed
 from tests.stack.ray_cluster import RayCluster
@@ -38,8 +38,8 @@ class PlainJobs:
 
     ray: RayCluster
 
-    def post(self, loop: Mapping[str, Any], *, name: str | None, num_workers: int, max_failures: int) -> Posted:
-        """One job. `name` is the run directory, which a later job of the same name goes on in; None: from scratch."""
+    def post(self, loop: Mapping[str, Any], *, name: str, num_workers: int, max_failures: int) -> float:
+        """One job; when it was posted. `name` is the run directory, which a later job of the same name goes on in."""
         run = {"storage_path": STORAGE, "name": name, "num_workers": num_workers, "max_failures": max_failures}
         submission_id = f"plain-{uuid.uuid4().hex[:12]}"
         with open_client(self.ray) as client:
@@ -53,7 +53,12 @@ class PlainJobs:
             )
             at = time.time()
             client.submit(request)
-        return Posted(self.ray, submission_id, at)
+        return at
+
+    def newest_posted_at(self) -> float:
+        """When Ray took the newest job."""
+        with open_client(self.ray) as client:
+            return max(job.start_time.timestamp() for job in client.list_jobs() if job.start_time is not None)
 
     @contextmanager
     def ending_all(self) -> Iterator[None]:
@@ -62,30 +67,6 @@ class PlainJobs:
             yield
         finally:
             stop_all(self.ray)
-
-
-@dataclass(frozen=True)
-class Posted:
-    """One job on the cluster."""
-
-    ray: RayCluster
-    submission_id: str
-    posted_at: float
-
-    def info(self) -> JobInfo | None:
-        """As Ray describes it now."""
-        with open_client(self.ray) as client:
-            return client.get_job(self.submission_id)
-
-    def wait_until_over(self, *, every_s: float, timeout_s: float = 120.0) -> JobInfo:
-        """Poll as an operator does. Raises MeasurementFailed when it does not end."""
-        end = time.monotonic() + timeout_s
-        while time.monotonic() < end:
-            found = self.info()
-            if found is not None and found.status.is_terminal:
-                return found
-            time.sleep(every_s)
-        raise MeasurementFailed(f"{self.submission_id} did not end within {timeout_s:.0f} s")
 
 
 def stop_all(ray: RayCluster, *, timeout_s: float = 60.0) -> None:

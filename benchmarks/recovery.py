@@ -18,6 +18,7 @@ from benchmarks.recovery_cuts import (
     cuts_of_new_triggerer,
     cuts_of_plain,
     cuts_of_restarted_workers,
+    cuts_of_retried_task,
 )
 from benchmarks.recovery_report import report
 from benchmarks.report import Report
@@ -47,10 +48,6 @@ LOOP = {"steps": 100_000, "every": 15, "step_s": 0.2}
 NUM_WORKERS = 2
 NUM_COMMITS = 2
 """Reports before each fault, so that there is something to restore."""
-PEER_POLL_S = 1.0
-"""As often as ours in this benchmark; the peers' own defaults are 60 s and 5 s."""
-PEER_RETRY_DELAY_S = 1.0
-"""Between a peer's failed try and the next; as ours."""
 
 
 def run(options: Options) -> Report:
@@ -165,7 +162,7 @@ class Floor:
 
     def _post(self, marks: MarkFile, name: str) -> float:
         loop = {**LOOP, "marks": str(marks.path)}
-        return self.cluster.plain.post(loop, name=name, num_workers=NUM_WORKERS, max_failures=20).posted_at
+        return self.cluster.plain.post(loop, name=name, num_workers=NUM_WORKERS, max_failures=20)
 
     def _found(self, fault: str, seen: Seen, marks: MarkFile) -> dict[str, float]:
         _wait_for_ground(marks, seen.killed_at)
@@ -176,28 +173,24 @@ class Floor:
 
 @dataclass
 class Peer:
-    """A peer's retry, modelled: a job of a new name, so from scratch, without Airflow's scheduling of the retry in it."""
+    """Ray's own client in a Python task: Airflow's retry submits another job, which begins from scratch."""
 
     cluster: TrainingCluster
 
     def measure(self) -> Sample:
         """One round."""
-        marks = self.cluster.mark_file()
-        found: dict[str, float] = {}
-        with self.cluster.plain.ending_all():
-            first = self._post(marks)
-            killed_at = _strike_after_commits(marks, lambda: plain_driver(self.cluster.stack))
-            first.wait_until_over(every_s=PEER_POLL_S)
-            time.sleep(PEER_RETRY_DELAY_S)
-            posted_at = self._post(marks).posted_at
-            _wait_for_ground(marks, killed_at)
-            seen = Seen(killed_at, marks.read(), posted_at=posted_at)
-            found |= figures("driver", seen, cuts_of_plain(seen))
-        return found
-
-    def _post(self, marks: MarkFile) -> Any:
-        loop = {**LOOP, "marks": str(marks.path)}
-        return self.cluster.plain.post(loop, name=None, num_workers=NUM_WORKERS, max_failures=0)
+        loop = {**LOOP, "max_failures": 0}
+        with self.cluster.training("plain_task", loop, num_workers=NUM_WORKERS) as training:
+            killed_at = _strike_after_commits(training.marks, lambda: plain_driver(self.cluster.stack))
+            _wait_for_ground(training.marks, killed_at)
+            seen = Seen(
+                killed_at,
+                training.marks.read(),
+                before=training.log(1),
+                after=training.log(2),
+                posted_at=self.cluster.plain.newest_posted_at(),
+            )
+            return figures("driver", seen, cuts_of_retried_task(seen))
 
 
 def figures(fault: str, seen: Seen, cuts: Sequence[Cut]) -> dict[str, float]:

@@ -103,6 +103,17 @@ def cuts_of_plain(seen: Seen) -> list[Cut]:
     ]
 
 
+def cuts_of_retried_task(seen: Seen) -> list[Cut]:
+    """A task that waits in its worker: it sees its job fail, and Airflow starts another try, which posts anew."""
+    failed_at = said_at(seen.before, FAILED, after=seen.killed_at)
+    return [
+        Cut(DETECT, failed_at),
+        Cut(AIRFLOW, executed_at(seen.after, after=failed_at or seen.killed_at)),
+        Cut(DECIDE, seen.posted_at),
+        *_cuts_of_loop(seen, after=seen.posted_at or seen.killed_at),
+    ]
+
+
 def _cuts_of_loop(seen: Seen, *, after: float) -> list[Cut]:
     step = first_new_step(seen.marks, killed_at=seen.killed_at)
     loop = first_of(seen.marks, "loop", after=after)

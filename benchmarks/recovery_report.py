@@ -13,7 +13,7 @@ from benchmarks.shares import AIRFLOW, AWAY, DECIDE, DETECT, RESTORE, START
 
 FAULTS = ("training worker", "driver", "head", "Airflow worker", "triggerer")
 AIRFLOW_SIDE = ("Airflow worker", "triggerer")
-SIDES = {"ours": "ours", "floor": "Ray alone", "peer": "a peer's retry (modelled)"}
+SIDES = {"ours": "ours", "floor": "Ray alone", "peer": "Ray's client in a Python task, retried"}
 LIMIT_S, AIM_S = 2.0, 1.0
 
 COLUMNS = (
@@ -46,9 +46,9 @@ NOTES = (
         "very moment of the death, or of the head's return. Nobody could know it then: it is a floor, not a way to run."
     ),
     (
-        "A peer's retry is modelled by a job posted to the same cluster: the operators of astro-provider-ray 0.4.0 and of the Google provider "
-        "submit a new job of another id and tell it nothing of the last one, so a script whose run name is not fixed begins from scratch. "
-        "Airflow's scheduling is left out of it, and it polls every second as ours here (the peers' defaults are 60 s and 5 s)."
+        "The peer is Ray's own client (ray.job_submission) in a Python task under the same Airflow, polled and retried after a second as ours is. "
+        "astro-provider-ray 0.4.0 and the Google provider would do the same more slowly: they submit a new job of another id and tell it nothing "
+        "of the last one, so a script whose run name is not fixed begins from scratch; their polls are 60 s and 5 s apart."
     ),
     (
         "What becomes of a peer's task where only Airflow's process dies was not run: after a lost triggerer astro's trigger polls on, as ours does; "

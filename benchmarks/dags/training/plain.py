@@ -1,6 +1,6 @@
 """The same training on Ray alone, as a script for the Jobs API. One argument: JSON with `run` and `loop`.
 
-`run` names the run directory; without a name Ray makes one up, and the training begins from scratch.
+`run` may name the run directory; without a name Ray makes one up, and the training begins from scratch.
 """
 
 import json
