@@ -92,8 +92,8 @@ class Side(ABC):
     def _lived(self, seed: int) -> Outcome:
         """Train to the last step under the seed's faults."""
 
-    def _loop(self, marks: MarkFile) -> dict[str, Any]:
-        return {"marks": str(marks.path), "steps": self.steps, "every": EVERY, "step_s": STEP_S}
+    def _loop(self) -> dict[str, Any]:
+        return {"steps": self.steps, "every": EVERY, "step_s": STEP_S}
 
     def _through(
         self,
@@ -129,9 +129,8 @@ class Ours(Side):
         stack = self.cluster.stack
         observer = Observer(stack.s3, prefix="benchmarks/stepping_deferred/")
         stack.gates["s3"].on_answer = observer
-        loop = self._loop(self.cluster.mark_file())
         try:
-            with self.cluster.training("stepping_deferred", loop, num_workers=NUM_WORKERS) as training:
+            with self.cluster.training("stepping_deferred", self._loop(), num_workers=NUM_WORKERS) as training:
                 return self._followed(training, seed, observer)
         finally:
             stack.gates["s3"].on_answer = None
@@ -198,7 +197,7 @@ class Plain(Side):
         run_name, marks = f"goodput-{uuid.uuid4().hex[:8]}", self.cluster.mark_file()
 
         def post() -> float:
-            loop = self._loop(marks)
+            loop = {**self._loop(), "marks": str(marks.path)}
             return self.cluster.plain.post(loop, name=run_name, num_workers=NUM_WORKERS, max_failures=100)
 
         def again(struck: Struck) -> None:
@@ -227,7 +226,7 @@ class Peer(Side):
     name = "peer"
 
     def _lived(self, seed: int) -> Outcome:
-        loop = {**self._loop(self.cluster.mark_file()), "max_failures": 100}
+        loop = {**self._loop(), "max_failures": 100}
         with self.cluster.training("plain_task", loop, num_workers=NUM_WORKERS) as training:
             life = Life(time.time())
             find = lambda: plain_driver(self.cluster.stack)  # noqa: E731 as above
