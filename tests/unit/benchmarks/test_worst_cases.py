@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from benchmarks import logs, triggerer
-from benchmarks.triggerer_sides import FULL
+from benchmarks.measure import MeasurementFailed, Sample
+from benchmarks.options import Options
+from benchmarks.report import printed
+from benchmarks.triggerer_sides import FULL, PEER, Side
 
 FINE = {"fetched": 1.0, "missing": 0.0, "repeated": 0.0, "grown_mib": 10.0, "longest_gap_s": 30.0}
 IDLE = {"cpu_pct": 5.0, "block_ms": 20.0, "end_block_ms": 30.0, "grown_mib": 90.0, "resumed": 100.0}
@@ -36,3 +41,21 @@ def test_one_round_with_a_block_or_a_task_that_did_not_resume_misses_the_goal_of
     assert len(missed(block_ms=101.0)) == len(missed(end_block_ms=101.0)) == 1
     assert len(missed(resumed=99.0)) == 1
     assert len(missed(grown_mib=200.0)) == 1
+
+
+@pytest.mark.parametrize("peer_runs", [True, False])
+def test_the_reports_are_made_with_a_peer_and_without_it(monkeypatch: pytest.MonkeyPatch, peer_runs: bool) -> None:
+    """A quarter of an hour of measuring must not end in a report that can't be made."""
+
+    def one(side: Side, *_: object, **__: object) -> Sample:
+        if side is PEER and not peer_runs:
+            raise MeasurementFailed("cannot be installed")
+        return {**FINE, **IDLE, "requests_per_s": 3.0}
+
+    monkeypatch.setattr(triggerer, "measure", one)
+    monkeypatch.setattr(logs, "one_log", one)
+    monkeypatch.setattr(logs, "many_logs", one)
+    for module in (triggerer, logs):
+        report = module.run(Options(quick=True, num_repeats=2))
+        assert ("cannot be installed" in printed(report)) is not peer_runs
+        assert report.plots
