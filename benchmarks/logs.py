@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.fit import growth
 from benchmarks.log_text import CHARS_OF_A_LINE, step_of
 from benchmarks.machine import this_machine
-from benchmarks.measure import MeasurementFailed, Sample, alternating, difference, figure
+from benchmarks.measure import Sample, alternating_with_peers, difference, figure, measured
 from benchmarks.options import Options
 from benchmarks.plot import Bar, Bars
 from benchmarks.report import Cell, Column, Goal, Report
@@ -52,12 +53,11 @@ def run(options: Options) -> Report:
         "tails": partial(many_logs, FULL, num_tails, poll_s=poll_s),
         "no_tails": partial(many_logs, QUIET, num_tails, poll_s=poll_s),
     }
-    samples: dict[str, Sequence[Sample] | str] = {**alternating(sides, repeats)}
-    for name, cuts in (("peer_uncut", ()), ("peer_cut", CUTS)):
-        try:
-            samples[name] = [one_log(PEER, num_lines, cuts=cuts)]
-        except MeasurementFailed as error:
-            samples[name] = str(error)
+    peers = {
+        "peer_cut": partial(one_log, PEER, num_lines, cuts=CUTS),
+        "peer_uncut": partial(one_log, PEER, num_lines, cuts=()),
+    }
+    samples = alternating_with_peers(sides, peers, repeats)
     return Report(
         name="logs",
         title=f"A log of {num_lines * CHARS_OF_A_LINE / MB:.0f} MB into the task log, and {num_tails} logs at once",
@@ -65,7 +65,7 @@ def run(options: Options) -> Report:
         columns=COLUMNS,
         rows=[_row(title, samples[name]) for name, title in _titles(num_tails).items()],
         goals=goals(samples, poll_s),
-        notes=_notes(),
+        notes=(*_notes(), _growth(samples)),
         plots=(Bars("Bytes fetched, times the log", "", [_bar(name, samples[name], "fetched") for name in ONE_LOG]),),
         rounds=repeats,
         is_quick=options.quick,
@@ -117,17 +117,11 @@ def many_logs(side: Side, num_tails: int, *, poll_s: float) -> Sample:
 def goals(samples: Samples, poll_s: float) -> list[Goal]:
     """The requirement's goals for ours."""
 
-    def of(side: str) -> Sequence[Sample]:
-        found = samples[side]
-        if isinstance(found, str):
-            raise MeasurementFailed(found)
-        return found
-
     def worst(name: str, *sides: str) -> float:
-        return max(figure(of(side), name).high for side in sides)
+        return max(figure(measured(samples[side]), name).high for side in sides)
 
-    growth = difference(of("cut"), of("short"), "grown_mib").median
-    gap = difference(of("tails"), of("no_tails"), "longest_gap_s").median
+    growth = difference(measured(samples["cut"]), measured(samples["short"]), "grown_mib").median
+    gap = difference(measured(samples["tails"]), measured(samples["no_tails"]), "longest_gap_s").median
     ours = ("cut", "uncut", "short")
     return [
         Goal.at_most("fetched with three cuts, times the log, at worst", worst("fetched", "cut"), 1 + len(CUTS)),
@@ -137,6 +131,17 @@ def goals(samples: Samples, poll_s: float) -> list[Goal]:
         Goal.at_most("memory of the whole log over that of a tenth of it", growth, 10, "MiB"),
         Goal.at_most("many tails: the longest pause between two polls grows by", gap, 0.1 * poll_s, "s"),
     ]
+
+
+def _growth(samples: Samples) -> str:
+    def order(name: str) -> float:
+        sides = [measured(samples[side]) for side in ("short", "cut")]
+        return growth([(figure(side, "log_mb").median, figure(side, name).median) for side in sides]).order
+
+    return (
+        f"With {len(CUTS)} cuts, from a tenth of the log to the whole: CPU grows to the power of {order('cpu_s'):.2f} of the log, "
+        f"memory to that of {order('grown_mib'):.2f}."
+    )
 
 
 def _titles(num_tails: int) -> dict[str, str]:
@@ -169,5 +174,5 @@ def _notes() -> tuple[str, ...]:
             "Ray's log has no offset: each connection begins at the start, so each reconnect fetches again what was shown before. "
             "Fetched are the bytes that the stand-in sent, the read of the file after the job's end included."
         ),
-        "The peer is measured once, after the others: a cut connection ends its trigger, and what it has not shown by then is never shown.",
+        "A cut connection ends the peer's trigger, and what it has not shown by then is never shown.",
     )

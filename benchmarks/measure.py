@@ -13,6 +13,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,29 @@ def alternating(sides: Mapping[str, Callable[[], Sample]], repeats: int) -> dict
         for name in reversed([*sides]) if number % 2 else sides:
             samples[name].append(sides[name]())
     return samples
+
+
+def alternating_with_peers(
+    sides: Mapping[str, Callable[[], Sample]], peers: Mapping[str, Callable[[], Sample]], repeats: int
+) -> dict[str, Sequence[Sample] | str]:
+    """As `alternating`. A peer that fails in any round has the reason in the place of its figures: it must not end what can be measured."""
+    problems: dict[str, str] = {}
+
+    def tried(name: str) -> Sample:
+        try:
+            return {} if name in problems else peers[name]()
+        except MeasurementFailed as error:
+            problems[name] = str(error)
+            return {}
+
+    return {**alternating({**sides, **{name: partial(tried, name) for name in peers}}, repeats), **problems}
+
+
+def measured(found: Sequence[Sample] | str) -> Sequence[Sample]:
+    """The rounds of a side; raises MeasurementFailed where there is the reason instead."""
+    if isinstance(found, str):
+        raise MeasurementFailed(found)
+    return found
 
 
 @dataclass(frozen=True)

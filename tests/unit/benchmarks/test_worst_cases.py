@@ -47,10 +47,10 @@ def test_one_round_with_a_block_or_a_task_that_did_not_resume_misses_the_goal_of
 def test_the_reports_are_made_with_a_peer_and_without_it(monkeypatch: pytest.MonkeyPatch, peer_runs: bool) -> None:
     """A quarter of an hour of measuring must not end in a report that can't be made."""
 
-    def one(side: Side, *_: object, **__: object) -> Sample:
+    def one(side: Side, size: int, **__: object) -> Sample:
         if side is PEER and not peer_runs:
             raise MeasurementFailed("cannot be installed")
-        return {**FINE, **IDLE, "requests_per_s": 3.0}
+        return {**FINE, **IDLE, "requests_per_s": 3.0, "log_mb": size, "cpu_s": size}
 
     monkeypatch.setattr(triggerer, "measure", one)
     monkeypatch.setattr(logs, "one_log", one)
