@@ -10,14 +10,14 @@ import time
 from multiprocessing import RawArray
 from typing import Any
 
-_WORST, _WORST_CPU, _TURNS = range(3)
+_WORST, _WORST_CPU = range(2)
 
 
 class Probe:
     """Figures in shared memory: made before a fork, filled by the child, read by the parent."""
 
     def __init__(self) -> None:
-        self._shared: Any = RawArray("d", 3)
+        self._shared: Any = RawArray("d", 2)
 
     @property
     def worst_ms(self) -> float:
@@ -31,7 +31,7 @@ class Probe:
 
     def reset(self) -> None:
         """Begin anew."""
-        self._shared[_WORST] = self._shared[_WORST_CPU] = self._shared[_TURNS] = 0.0
+        self._shared[_WORST] = self._shared[_WORST_CPU] = 0.0
 
     def watch_running_loop(self) -> None:
         """Time each turn of the loop that runs now."""
@@ -44,7 +44,6 @@ class Probe:
             came, cpu = time.perf_counter(), time.thread_time()
             shared[_WORST] = max(shared[_WORST], came - left)
             shared[_WORST_CPU] = max(shared[_WORST_CPU], cpu - left_cpu)
-            shared[_TURNS] += 1
             ready = look(timeout)
             left, left_cpu = time.perf_counter(), time.thread_time()
             if timeout is not None and timeout > 0 and not ready:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
 
+from typing_extensions import NotRequired
+
+from benchmarks.options import ROOT
+
 PACKAGES = {"airflow": "apache-airflow", "task SDK": "apache-airflow-task-sdk", "ray": "ray", "torch": "torch"}
 QUIET_LOAD = 0.5
-"""Load average over one minute, per core, above which the figures deserve a warning."""
+"""Load average over one or five minutes, per core, above which the figures deserve a warning."""
 
 
 class Machine(TypedDict):
@@ -26,6 +31,8 @@ class Machine(TypedDict):
     python: str
     versions: dict[str, str]
     load_at_start: list[float]
+    commit: NotRequired[str]
+    """Of the code that was measured; with a + where it had changes. Absent outside a checkout."""
 
 
 def this_machine() -> Machine:
@@ -33,7 +40,7 @@ def this_machine() -> Machine:
     from airflow_provider import __version__
 
     versions = {name: _version(package) for name, package in PACKAGES.items()}
-    return Machine(
+    found = Machine(
         measured_at=datetime.now(timezone.utc).isoformat(timespec="minutes"),
         cpu=_found(r"model name\s*:\s*(.+)", "/proc/cpuinfo") or platform.processor() or "unknown",
         cores=len(os.sched_getaffinity(0)),
@@ -43,21 +50,33 @@ def this_machine() -> Machine:
         versions={"provider": __version__, **versions},
         load_at_start=[round(load, 2) for load in os.getloadavg()],
     )
+    if commit := _git("rev-parse", "--short=10", "HEAD"):
+        found["commit"] = commit + (
+            "+" if _git("status", "--porcelain", "--", "airflow_provider", "benchmarks/*.py") else ""
+        )
+    return found
 
 
 def is_quiet(machine: Machine) -> bool:
     """Whether nothing else of weight ran when the measuring began."""
-    return machine["load_at_start"][0] <= QUIET_LOAD * machine["cores"]
+    return max(machine["load_at_start"][:2]) <= QUIET_LOAD * machine["cores"]
 
 
 def sentence(machine: Machine) -> str:
     """The machine in one line."""
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    commit = f"commit {machine['commit']}; " if "commit" in machine else ""
     load = " ".join(f"{one:g}" for one in machine["load_at_start"])
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, {machine['kernel']}, "
-        f"Python {machine['python']}; {versions}; load at start {load}; {machine['measured_at']}"
+        f"Python {machine['python']}; {versions}; {commit}load at start {load}; {machine['measured_at']}"
     )
+
+
+def _git(*arguments: str) -> str:
+    """What git says, or nothing."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S607 - whichever git there is
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _version(package: str) -> str:

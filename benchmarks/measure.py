@@ -104,10 +104,6 @@ class Spread:
     low: float
     high: float
 
-    def plus(self, shift: float) -> Spread:
-        """The same, moved: such as what stands above a floor."""
-        return Spread(self.median + shift, self.low + shift, self.high + shift)
-
     def times(self, factor: float) -> Spread:
         """The same in another unit; the factor is positive."""
         return Spread(self.median * factor, self.low * factor, self.high * factor)

@@ -20,15 +20,10 @@ from benchmarks.recovery_cuts import (
     cuts_of_restarted_workers,
     cuts_of_retried_task,
 )
-from benchmarks.recovery_report import report
+from benchmarks.recovery_report import DRIVER_DEFAULT, report
 from benchmarks.report import Report
 from benchmarks.shares import Cut, split
-from benchmarks.step_marks import (
-    MarkFile,
-    first_new_ground,
-    longest_pause_s,
-    training_lost_s,
-)
+from benchmarks.step_marks import MarkFile, first_new_ground, training_lost_s
 from benchmarks.training_cluster import (
     OurTraining,
     TrainingCluster,
@@ -62,7 +57,7 @@ def run(options: Options) -> Report:
 
 @dataclass
 class Ours:
-    """Two trainings: a deferred one meets three faults, one that blocks its worker two."""
+    """Three trainings: a deferred one meets three faults, one with the default poll its driver's death, one that blocks its worker two."""
 
     cluster: TrainingCluster
 
@@ -72,7 +67,9 @@ class Ours:
         with self.cluster.training("stepping_deferred", LOOP, num_workers=NUM_WORKERS) as training:
             found |= self._worker(training)
             found |= self._triggerer(training)
-            found |= self._driver(training)
+            found |= self._driver(training, "driver")
+        with self.cluster.training("stepping_default", LOOP, num_workers=NUM_WORKERS) as training:
+            found |= self._driver(training, DRIVER_DEFAULT)
         with self.cluster.training("stepping_blocking", LOOP, num_workers=NUM_WORKERS) as training:
             found |= self._airflow_worker(training)
             found |= self._head(training)
@@ -98,14 +95,14 @@ class Ours:
             what="the trigger on the new triggerer",
             every_s=1,
         )
-        seen = Seen(killed_at, training.marks.read(), after=training.log(1), extra={"down_s": DOWN_S})
+        _wait_for_report(training.marks, time.time())
+        seen = Seen(killed_at, training.marks.read(), after=training.log(1))
         return figures("triggerer", seen, cuts_of_new_triggerer(seen))
 
-    def _driver(self, training: OurTraining) -> dict[str, float]:
+    def _driver(self, training: OurTraining, name: str) -> dict[str, float]:
         killed_at = _strike_after_commits(training.marks, lambda: our_driver(self.cluster.stack))
-        return figures(
-            "driver", seen := self._new_attempt(training, killed_at, try_number=2), cuts_of_new_attempt(seen)
-        )
+        seen = self._new_attempt(training, killed_at, try_number=2)
+        return figures(name, seen, cuts_of_new_attempt(seen))
 
     def _airflow_worker(self, training: OurTraining) -> dict[str, float]:
         killed_at = _strike_after_commits(training.marks, lambda: [task_process(training.run)])
@@ -196,13 +193,10 @@ class Peer:
 def figures(fault: str, seen: Seen, cuts: Sequence[Cut]) -> dict[str, float]:
     """All figures of one recovery, by `fault.figure`."""
     shares = split(cuts, begin=seen.killed_at)
-    ground = first_new_ground(seen.marks, killed_at=seen.killed_at)
     found: Mapping[str, float] = {
         **shares,
         "total": sum(shares.values()),
         "lost": training_lost_s(seen.marks, killed_at=seen.killed_at),
-        "ground": ground.at - seen.killed_at if ground is not None else 0.0,
-        "pause": longest_pause_s(seen.marks, since=seen.killed_at, until=seen.killed_at + sum(shares.values())),
     }
     return {f"{fault}.{name}": value for name, value in found.items()}
 

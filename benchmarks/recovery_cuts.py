@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from airflow_provider.core.records import Phase
 from benchmarks.shares import AIRFLOW, AWAY, DECIDE, DETECT, RESTORE, START, Cut
@@ -35,9 +35,6 @@ class Seen:
     """When Ray took the job that trained on."""
     back_at: float | None = None
     """When a head that was killed answered again."""
-    ended_at: float | None = None
-    """When Airflow knew that the struck try was over."""
-    extra: dict[str, float] = field(default_factory=dict)
 
     def phase(self, wanted: Phase, *, after: float) -> float | None:
         """When the attempt first entered a phase after a moment."""

@@ -11,7 +11,8 @@ from benchmarks.plot import Bar, Bars
 from benchmarks.report import Cell, Column, Goal, Report, shown
 from benchmarks.shares import AIRFLOW, AWAY, DECIDE, DETECT, RESTORE, START
 
-FAULTS = ("training worker", "driver", "head", "Airflow worker", "triggerer")
+DRIVER_DEFAULT = "driver, at the default poll of 10 s"
+FAULTS = ("training worker", "driver", DRIVER_DEFAULT, "head", "Airflow worker", "triggerer")
 AIRFLOW_SIDE = ("Airflow worker", "triggerer")
 SIDES = {"ours": "ours", "floor": "Ray alone", "peer": "Ray's client in a Python task, retried"}
 LIMIT_S, AIM_S = 2.0, 1.0
@@ -39,16 +40,18 @@ NOTES = (
     ),
     (
         "The share \u201cdecide\u201d begins where Airflow calls the operator and holds its imports and connections; what lies before (process, parsing "
-        "of the DAG) is Airflow's. With retry_delay=1 s and poll_interval_s=1. At the default of 10 s the end of the streamed log tells of the driver's death, which Ray makes one or two of its looks, of a second each, after it."
+        "of the DAG) is Airflow's. With retry_delay=1 s and, but in the row that says otherwise, poll_interval_s=1. At the default of 10 s the end of the streamed log tells of the driver's death, which Ray makes one or two of its looks, of a second each, after it."
     ),
     (
         "Ray alone: a lost worker is Ray's own to replace (max_failures=20); for a driver or head, a job of the same run name is posted at the "
-        "very moment of the death, or of the head's return. Nobody could know it then: it is a floor, not a way to run."
+        "very moment of the death, or of the head's return. Nobody could know it then: it is a floor, not a way to run. Ours loses its driver where "
+        "the task is deferred, its head where it waits in its worker."
     ),
     (
         "The peer is Ray's own client (ray.job_submission) in a Python task under the same Airflow, polled and retried after a second as ours is. "
-        "astro-provider-ray 0.4.0 and the Google provider would do the same more slowly: they submit a new job of another id and tell it nothing "
-        "of the last one, so a script whose run name is not fixed begins from scratch; their polls are 60 s and 5 s apart."
+        "Its first new step is the first of all again: the last column holds what it lost. astro-provider-ray 0.4.0 and the Google provider "
+        "were not run here: they submit a new job of another id too and tell it nothing of the last one; their polls are 60 s and 5 s apart. "
+        "Nor was the peer's with a lost training worker or head: with max_failures Ray replaces the first for it as for anybody."
     ),
     (
         "What becomes of a peer's task where only Airflow's process dies was not run: after a lost triggerer astro's trigger polls on, as ours does; "
@@ -59,6 +62,7 @@ NOTES = (
         "lengthens \u201cstart\u201d on either side: the end of the try, its next trigger and our driver's own imports on ours; on the floor, which posts "
         "at the moment of the kill, the old attempt's processes as they die."
     ),
+    "Airflow's scheduling holds the pause between two tries (retry_delay) of 1 s. What a log does not tell is never booked to it.",
     "A lost head is believed lost after lost_after_s (30 s by default), since its nodes may train on for a while.",
 )
 
@@ -83,11 +87,15 @@ def report(samples: Mapping[str, Sequence[Sample]], *, state: Machine, rounds: i
                 "s",
             ),
             Goal.at_most("a lost driver, as aimed at", above.median, AIM_S, "s"),
+            Goal.below("a lost driver: detecting and deciding, by the split", own.median, LIMIT_S, "s"),
             Goal.at_most("training time lost to a death of Airflow's worker or triggerer, at worst", max(lost), 0, "s"),
         ],
         notes=(
             *NOTES,
-            f"Detecting and deciding a driver's death took ours {shown(own)} s; what is more or less above the floor is its start, which varies.",
+            (
+                f"Above the floor a driver's death took ours {shown(above)} s without Airflow's scheduling; detecting and deciding {shown(own)} s. "
+                "What is more or less is the start, which varies on either side."
+            ),
         ),
         plots=[
             Bars(
@@ -95,7 +103,7 @@ def report(samples: Mapping[str, Sequence[Sample]], *, state: Machine, rounds: i
                 "s",
                 [
                     Bar(f"{fault}: {SIDES[side]}", without_airflow(samples[side], fault))
-                    for fault, side in product(FAULTS[:3], SIDES)
+                    for fault, side in product(FAULTS[:4], SIDES)
                     if f"{fault}.total" in samples[side][0]
                 ],
             )

@@ -15,7 +15,7 @@ SHARES = (DETECT, DECIDE, START, RESTORE, AIRFLOW, AWAY)
 
 @dataclass(frozen=True)
 class Cut:
-    """A moment, and whose share the time before it was. None: nothing told when it was, so the next cut takes its time."""
+    """A moment, and whose share the time before it was. None: nothing told when it was, so the next known cut's time is partly this one's."""
 
     share: str
     at: float | None
@@ -24,12 +24,15 @@ class Cut:
 def split(cuts: Sequence[Cut], *, begin: float) -> dict[str, float]:
     """Seconds by share, from `begin` to the last known cut; they add up to the whole.
 
-    A cut that lies before the one before it (clocks of two processes, a record written late) takes nothing and moves nothing back.
+    A cut that lies before the one before it (clocks of two processes, a record written late) takes nothing and moves nothing back. Time
+    that may be whose end nobody told is never Airflow's: a reworded log line must not flatter who is measured.
     """
     found = dict.fromkeys(SHARES, 0.0)
-    at = begin
+    at, untold = begin, ""
     for cut in cuts:
-        if cut.at is not None and cut.at > at:
-            found[cut.share] += cut.at - at
-            at = cut.at
+        if cut.at is None:
+            untold = untold or cut.share
+        elif cut.at > at:
+            found[untold if untold and cut.share == AIRFLOW else cut.share] += cut.at - at
+            at, untold = cut.at, ""
     return found

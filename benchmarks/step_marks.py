@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -97,20 +98,24 @@ def cadence_s(marks: Sequence[Mark]) -> float:
 def training_lost_s(marks: Sequence[Mark], *, killed_at: float) -> float:
     """Training time that a fault took: from the last step of the old workers until new ones reached new ground.
 
-    Zero where the same process went on and repeated nothing.
+    Where the same process went on: what it repeated, or for how much longer than ever before the kill it stood still. Less than a step
+    of that is nobody's doing: the kill itself wants the processor.
     """
     new = first_new_step(marks, killed_at=killed_at)
     ground = first_new_ground(marks, killed_at=killed_at)
     if new is None:
-        return num_repeated(marks, killed_at=killed_at) * cadence_s(marks)
+        repeated_s = num_repeated(marks, killed_at=killed_at) * cadence_s(marks)
+        longer_s = longest_pause_s(marks, since=killed_at) - longest_pause_s([m for m in marks if m.at <= killed_at])
+        return max(repeated_s, longer_s if longer_s > cadence_s(marks) else 0.0)
     last = max((m.at for m in _old_steps(marks, killed_at)), default=killed_at)
     return max(0.0, (ground or new).at - last - cadence_s(marks))
 
 
-def longest_pause_s(marks: Sequence[Mark], *, since: float, until: float) -> float:
-    """The longest time between two steps that touches the span."""
-    steps = [m.at for m in marks if m.what == "step"]
-    return max((b - a for a, b in pairwise(steps) if b >= since and a <= until), default=0.0)
+def longest_pause_s(marks: Sequence[Mark], *, since: float = 0.0, until: float = math.inf) -> float:
+    """The longest time between two steps of one process that touches the span."""
+    steps = [m for m in marks if m.what == "step"]
+    pairs = [(a.at, b.at) for a, b in pairwise(steps) if a.pid == b.pid]
+    return max((b - a for a, b in pairs if b >= since and a <= until), default=0.0)
 
 
 def expected_number(steps: int) -> str:

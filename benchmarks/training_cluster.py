@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,6 @@ class OurTraining:
 
     run: TrainingRun
     marks: MarkFile
-    _logs: dict[int, list[Line]] = field(default_factory=dict)
 
     def log(self, try_number: int) -> list[Line]:
         """A try's log."""
@@ -123,7 +122,8 @@ def strike(processes: Sequence[psutil.Process]) -> float:
 
 def training_worker(marks: MarkFile) -> list[psutil.Process]:
     """The worker that told the last step."""
-    return [psutil.Process(next(m.pid for m in reversed(marks.read()) if m.what == "step"))]
+    pid = next(m.pid for m in reversed(marks.read()) if m.what == "step")
+    return [psutil.Process(pid)] if psutil.pid_exists(pid) else []
 
 
 def our_driver(stack: Stack) -> list[psutil.Process]:

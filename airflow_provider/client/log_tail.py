@@ -145,7 +145,7 @@ _EMPTY_LOG = len(json.dumps({"logs": ""}))
 class LogReader:
     """Keeps our place in a log that is replayed from the start. Memory is bounded by `max_partial`."""
 
-    def __init__(self, *, position: int = 0, max_partial: int = 64_000) -> None:
+    def __init__(self, *, position: int = 0, max_partial: int = TailLimits.max_partial) -> None:
         """Go on behind `position` characters."""
         self.position = position
         """Characters consumed: all before it was given out, nothing behind it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
 
-from airflow_provider.client.log_tail import LogReader
+from airflow_provider.client.log_tail import LogReader, TailLimits
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.job import JobStatus
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 LOG_END_WAIT_S = 30.0
 """How long the log's last lines may take after the job has ended."""
-SHORT_LOG_BYTES = 1_000_000
-"""Up to this size a log is fetched again for its last lines, rather than waited for. Not more than the tail keeps of what it fetches."""
+SHORT_LOG_BYTES = TailLimits.final_chars
+"""Up to this size a log is fetched again for its last lines, rather than waited for: what is longer would lose its start."""
+
+_UNANSWERED = frozenset({WaitEnd.LOST, WaitEnd.UNREACHABLE})
 
 
 @dataclass(frozen=True)
@@ -234,11 +236,12 @@ class JobWaiter:
     async def _finish_log(self, tail: asyncio.Task[None], client: AsyncJobsClient, end: WaitEnd) -> None:
         """Give the last lines time to arrive. Those of a short log are fetched: Ray's tail ends seconds after the job.
 
-        A job that goes on (its time is up, or the cluster forgot it) has no end of its log that could be waited for.
+        A job that goes on (its time is up, or the cluster forgot it) has no end of its log that could be waited for, and a cluster that does
+        not answer is asked nothing more: each such question takes as long as the client bears, and a retry waits.
         """
         if tail.done():
             return
-        is_short = await self._is_log_short(client)
+        is_short = end not in _UNANSWERED and await self._is_log_short(client)
         if is_short or end is not WaitEnd.ENDED:
             tail.cancel()
             await asyncio.wait([tail])

@@ -1,4 +1,4 @@
-"""The training of the benchmarks as tasks: deferred, and blocking a worker."""
+"""The training of the benchmarks as tasks: deferred, with a poll each second and with the default, and blocking a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from airflow.sdk import DAG, Param
 from airflow_provider.core.spec import CheckpointConfig, ScalingConfig
 from airflow_provider.operators.ray_train import RayTrainOperator
 
-for dag_id, deferrable in (("stepping_deferred", True), ("stepping_blocking", False)):
+# At the default of 10 s the end of the job's log tells of it first, one or two seconds after the death.
+TASKS = (("stepping_deferred", True, 1.0), ("stepping_default", True, 10.0), ("stepping_blocking", False, 1.0))
+
+for dag_id, deferrable, poll_interval_s in TASKS:
     with DAG(
         dag_id,
         schedule=None,
@@ -37,8 +40,7 @@ for dag_id, deferrable in (("stepping_deferred", True), ("stepping_blocking", Fa
             scaling_config=ScalingConfig(num_workers="{{ params.num_workers }}"),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
             progress_metric="step",
-            # At the default of 10 s the end of the job's log tells of it first, one or two seconds after the death.
-            poll_interval_s=1.0,
+            poll_interval_s=poll_interval_s,
             deferrable=deferrable,
             retries=20,
             retry_delay=timedelta(seconds=1),

@@ -67,7 +67,7 @@ def test_a_figure_is_its_median_with_the_range() -> None:
         difference(samples, [{"s": 1.0}], "s")
     with pytest.raises(MeasurementFailed):
         spread([])
-    assert Spread(2.0, 1.0, 3.0).plus(-1.0).times(10.0) == Spread(10.0, 0.0, 20.0)
+    assert Spread(1.0, 0.0, 2.0).times(10.0) == Spread(10.0, 0.0, 20.0)
 
 
 def test_code_in_a_fresh_interpreter_answers_in_spite_of_what_else_is_printed() -> None:
@@ -193,7 +193,9 @@ def test_this_machine_is_stated() -> None:
     assert machine["memory_gib"] > 0
     assert machine["versions"]["airflow"].startswith("3.")
     assert machine["python"] in sentence(machine)
-    assert is_quiet({**machine, "load_at_start": [0.0, 9.0, 9.0]})
+    assert is_quiet({**machine, "load_at_start": [0.0, 0.9, 9.0]})
+    assert not is_quiet({**machine, "load_at_start": [0.0, 9.0, 9.0]}), "what ran a minute ago may not be over"
+    assert sentence({**machine, "commit": "abc+"}).count("commit abc+; ") == 1
 
 
 def test_a_quick_run_does_not_replace_what_was_measured() -> None:

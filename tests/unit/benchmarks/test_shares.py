@@ -24,6 +24,11 @@ def test_an_unknown_moment_gives_its_time_to_the_next() -> None:
     assert split([Cut(DETECT, None), Cut(DECIDE, 2.0)], begin=0.0)[DECIDE] == 2.0
 
 
+def test_time_that_nobody_told_is_never_airflows() -> None:
+    shares = split([Cut(DETECT, None), Cut(AIRFLOW, 2.0), Cut(DECIDE, 3.0), Cut(AIRFLOW, 5.0)], begin=0.0)
+    assert (shares[DETECT], shares[AIRFLOW], shares[DECIDE]) == (2.0, 2.0, 1.0)
+
+
 def test_a_moment_out_of_order_takes_nothing_and_moves_nothing_back() -> None:
     shares = split([Cut(DETECT, 5.0), Cut(DECIDE, 4.0), Cut(START, 6.0)], begin=0.0)
     assert (shares[DETECT], shares[DECIDE], shares[START]) == (5.0, 0.0, 1.0)

@@ -91,7 +91,14 @@ def test_training_time_is_lost_only_where_workers_were_replaced() -> None:
     assert training_lost_s(FROM_SCRATCH, killed_at=2.5) == 19
 
 
-def test_the_longest_pause_touches_the_span() -> None:
-    assert longest_pause_s(RESTORED, since=3.5, until=5) == 17
+def test_a_process_that_stood_still_longer_than_ever_lost_that_time() -> None:
+    frozen = [Mark(at, "step", n, 7) for n, at in enumerate((1.0, 2.0, 3.0, 33.0, 34.0))]
+    assert training_lost_s(frozen, killed_at=3.5) == 29
+    late = [Mark(at, "step", n, 7) for n, at in enumerate((1.0, 2.0, 3.0, 4.4, 5.4))]
+    assert training_lost_s(late, killed_at=3.5) == 0, "less than a step is the machine's"
+
+
+def test_the_longest_pause_touches_the_span_in_one_process() -> None:
+    assert longest_pause_s(RESTORED, since=3.5, until=5) == 0, "from one process to the next is no pause"
     assert longest_pause_s(RESTORED, since=20.5, until=30) == 1
     assert longest_pause_s(RESTORED, since=0, until=2.5) == 1
