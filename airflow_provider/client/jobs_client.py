@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from airflow_provider.client.address import ClusterAddress
-    from airflow_provider.client.log_tail import LogReader
+    from airflow_provider.client.log_reader import LogReader
     from airflow_provider.client.requests import ApiRequest
     from airflow_provider.client.values import (
         AlreadyExists,

@@ -7,6 +7,7 @@ import json
 import re
 from collections import deque
 
+from airflow_provider.client.log_place import count_in_lines
 from airflow_provider.client.values import LogPart
 
 _START = re.compile(r'^\s*\{\s*"logs"\s*:\s*"')
@@ -34,7 +35,7 @@ class LogBody:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
         self._head = bytearray()
-        self._seen = 0
+        self._seen = self._num_in_lines = 0
         self._is_open = False
         self.is_done = False
         self._kept: deque[str] = deque()
@@ -75,6 +76,7 @@ class LogBody:
         return LogPart(
             text=text,
             position=max(self._seen, self._start),
+            num_in_lines=self._num_in_lines,
             num_dropped=self._num_dropped,
             is_complete=self.is_done,
         )
@@ -98,6 +100,7 @@ class LogBody:
     def _keep(self, text: str) -> None:
         skip = max(0, self._start - self._seen)
         self._seen += len(text)
+        self._num_in_lines += count_in_lines(text)
         text = text[skip:]
         if not text:
             return

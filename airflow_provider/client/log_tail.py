@@ -7,13 +7,13 @@ elsewhere.
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_provider.client.log_text import LogCleaner
+from airflow_provider.client.log_place import count_in_lines
+from airflow_provider.client.log_reader import MAX_PARTIAL, LogReader
 from airflow_provider.client.values import JobInfo, LogChunk, LogPart
 from airflow_provider.client.websocket import TOO_BIG, TailClosed, TailUnavailable
 from airflow_provider.core.errors import ClusterUnreachable, NotARayDashboard, RayTrainError
@@ -68,7 +68,7 @@ class TailLimits:
     """A log that is longer isn't read before the end: each time all of it travels."""
     progress_s: float = 30.0
     """How often a running progress bar is shown."""
-    max_partial: int = 64_000
+    max_partial: int = MAX_PARTIAL
     """Longest line that is held back until its end comes."""
     final_chars: int = 1_000_000
     """Most that is read of what the tail hasn't shown when the job has ended."""
@@ -136,85 +136,6 @@ def after_session(
             )
     wait_s = min(limits.max_wait_s, limits.first_wait_s * 2 ** min(state.num_waits, 16))
     return Reconnect(replace(state, num_waits=state.num_waits + 1), float(wait_s))
-
-
-_EMPTY_LOG = len(json.dumps({"logs": ""}))
-"""Bytes of Ray's answer for a log without text."""
-
-
-class LogReader:
-    """Keeps our place in a log that is replayed from the start. Memory is bounded by `max_partial`."""
-
-    def __init__(self, *, position: int = 0, max_partial: int = TailLimits.max_partial) -> None:
-        """Go on behind `position` characters."""
-        self.position = position
-        """Characters consumed: all before it was given out, nothing behind it."""
-        self.furthest = position
-        """Characters ever received; larger than `position` while a line is incomplete."""
-        self._max_partial = max_partial
-        self._seen = 0
-        self._num_bytes = _EMPTY_LOG
-        self._partial = ""
-        self._is_dropping = False
-        self._cleaner = LogCleaner()
-
-    def begin(self) -> None:
-        """Start of a session: the server sends all from the first character again."""
-        self._seen, self._num_bytes, self._partial = 0, _EMPTY_LOG, ""
-
-    def feed(self, text: str) -> list[str]:
-        """Take the next characters; gives the whole lines that are new."""
-        skip = max(0, self.position + len(self._partial) - self._seen)
-        self._seen += len(text)
-        self._num_bytes += len(json.dumps(text)) - 2
-        self.furthest = max(self.furthest, self._seen)
-        text = self._partial + text[skip:]
-        cut = text.rfind("\n") + 1
-        whole, self._partial = text[:cut], text[cut:]
-        self.position += len(whole)
-        if whole and self._is_dropping:
-            whole, self._is_dropping = whole.partition("\n")[2], False
-        lines = self._cleaner.lines(whole) if whole else []
-        return lines + self._bound_partial()
-
-    def flush(self) -> list[str]:
-        """Show progress bars that are held back."""
-        return self._cleaner.flush()
-
-    def catch_up(self, part: LogPart) -> list[str]:
-        """Take what was read from the file of a job that goes on; an incomplete last line stays for the next time."""
-        cut = part.text.rfind("\n") + 1
-        whole = replace(part, text=part.text[:cut], position=part.position - len(part.text) + cut)
-        self.furthest = max(self.furthest, part.position)
-        return self.finish(whole) if cut else []
-
-    def finish(self, part: LogPart) -> list[str]:
-        """Take the rest of the log, read at once; its last line may lack an end."""
-        text = part.text
-        if self._is_dropping and part.num_dropped == 0:
-            text = text.partition("\n")[2]
-        self._is_dropping = False
-        self.position, self._partial = max(self.position, part.position), ""
-        return [*(self._cleaner.lines(text) if text else []), *self._cleaner.flush()]
-
-    def rest_if(self, size: int | None) -> LogPart | None:
-        """What is behind our place, if the last session sent all of a log whose answer has so many bytes; else None.
-
-        A session begins at the log's start, and a log only grows: what is as long as the log is all of it.
-        """
-        if size != self._num_bytes or self._seen != self.position + len(self._partial):
-            return None
-        return LogPart(self._partial, self._seen)
-
-    def _bound_partial(self) -> list[str]:
-        if len(self._partial) <= self._max_partial:
-            return []
-        partial, self._partial = self._partial, ""
-        self.position += len(partial)
-        if self._is_dropping:
-            return []
-        self._is_dropping = True
-        return self._cleaner.lines(partial)
 
 
 def last_chunk(part: LogPart | None, *, reader: LogReader) -> LogChunk:
@@ -286,11 +207,20 @@ async def follow(
 def pieces(part: LogPart) -> Iterator[LogPart]:
     """The same in parts of some lines each: whoever shows one does nothing else meanwhile, and may leave behind each."""
     text, num_dropped = part.text, part.num_dropped
-    while 0 < (cut := text.find("\n", PIECE_CHARS) + 1) < len(text):
-        place = part.position - len(text) + cut
-        yield replace(part, text=text[:cut], position=place, num_dropped=num_dropped, is_complete=True)
-        text, num_dropped = text[cut:], 0
+    while 0 < (cut := _end_of_lines(text)) < len(text):
+        rest = text[cut:]
+        place, num_in_lines = part.position - len(rest), part.num_in_lines - count_in_lines(rest)
+        yield LogPart(text[:cut], place, num_in_lines, num_dropped=num_dropped)
+        text, num_dropped = rest, 0
     yield replace(part, text=text, num_dropped=num_dropped)
+
+
+def _end_of_lines(text: str) -> int:
+    """Where a piece may end: behind all line ends of a run, so that none of them is taken for one that was shown."""
+    cut = text.find("\n", PIECE_CHARS) + 1
+    while 0 < cut < len(text) and text[cut] == "\n":
+        cut += 1
+    return cut
 
 
 _Ending = TailClosed | TailUnavailable | ClusterUnreachable | NotARayDashboard
@@ -330,7 +260,7 @@ async def _without_tail(
             continue
         read = clock.now()
         try:
-            part = await source.logs(submission_id, position=reader.position, max_chars=limits.final_chars)
+            part = await source.logs(submission_id, position=reader.safe_position, max_chars=limits.final_chars)
         except (ClusterUnreachable, NotARayDashboard):
             continue
         if part is not None and part.is_complete:
@@ -360,7 +290,7 @@ async def _rest(
             # Asked once: a gateway may hang up on HEAD and let GET pass.
             part = None if is_again else reader.rest_if(await source.log_size(submission_id))
             if part is None:
-                part = await source.logs(submission_id, position=reader.position, max_chars=limits.final_chars)
+                part = await source.logs(submission_id, position=reader.safe_position, max_chars=limits.final_chars)
         except (ClusterUnreachable, NotARayDashboard) as failed:
             error = failed
             await clock.sleep(0.0 if is_again else limits.first_wait_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from contextlib import asynccontextmanager, contextmanager
@@ -235,8 +236,13 @@ class AsyncTransport:
     @asynccontextmanager
     async def stream(self, request: ApiRequest[Any]) -> AsyncIterator[httpx.Response]:
         """Send and let the caller read the answer."""
+        limit_s = self._endpoint.limit_s(request)
         try:
-            response = await self._http.send(_build(self._http, self._endpoint, request), stream=True)
+            sent = self._http.send(_build(self._http, self._endpoint, request), stream=True)
+            # Each byte of a header that trickles in is an answer for the client's own limits.
+            response = await asyncio.wait_for(sent, limit_s)
+        except asyncio.TimeoutError as error:
+            raise self._endpoint.too_slow(request, limit_s=limit_s) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._endpoint.translate(error, request) from error
         try:

@@ -174,6 +174,8 @@ class LogPart:
     text: str = field(repr=False)
     position: int
     """Characters from the start of the file to the end of `text`."""
+    num_in_lines: int
+    """Those of them that are no line ends; see `log_place`."""
     num_dropped: int = 0
     """Characters between the wanted start and `text` that were over the limit."""
     is_complete: bool = True

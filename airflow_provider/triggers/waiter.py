@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
 
-from airflow_provider.client.log_tail import LogReader, TailLimits
+from airflow_provider.client.log_reader import EMPTY_LOG, LogReader
+from airflow_provider.client.log_tail import TailLimits, last_chunk, pieces
+from airflow_provider.client.values import LogChunk, LogPart
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.job import JobStatus
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 LOG_END_WAIT_S = 30.0
 """How long the log's last lines may take after the job has ended."""
+LAST_READ_S = 30.0
+"""How long the read of a log's last part may take whose tail did not end in time."""
+FETCH_S = 5.0
+"""How long the rest of a short log may take to be fetched, before its tail is waited for after all."""
 SHORT_LOG_BYTES = TailLimits.final_chars
 """Up to this size a log is fetched again for its last lines, rather than waited for: what is longer would lose its start."""
 
@@ -109,9 +115,8 @@ class JobWaiter:
 
     async def _disconnect(self, *, is_broken: bool = False) -> None:
         if self._tail is not None:
-            self._tail.cancel()
             # Not `await self._tail`: what ends the tail must not be taken for what cancels this wait, nor hide it.
-            await asyncio.wait([self._tail])
+            await _cancelled(self._tail)
         if self._client is not None:
             await self._client.close(is_broken=is_broken)
         self._tail = self._client = None
@@ -210,10 +215,6 @@ class JobWaiter:
         return age_s, is_outcome_there
 
     async def _stream(self, client: AsyncJobsClient) -> None:
-        emit = self._emit
-        if emit is None:
-            return
-
         async def is_over() -> bool:
             return self._is_over
 
@@ -223,12 +224,7 @@ class JobWaiter:
                 client.tail(self.following.submission_id, reader=self._reader, is_over=is_over)
             ) as chunks:
                 async for chunk in chunks:
-                    for line in chunk.lines:
-                        emit(line)
-                    if chunk.note:
-                        self._say(chunk.note)
-                    # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
-                    await asyncio.sleep(0)
+                    await self._show(chunk)
         except Exception as error:  # noqa: BLE001 - a broken log never decides how the training ended
             why = error.what if isinstance(error, RayTrainError) else f"{type(error).__name__}: {error}"
             self._say(f"the job's log can't be read: {why}")
@@ -236,32 +232,66 @@ class JobWaiter:
     async def _finish_log(self, tail: asyncio.Task[None], client: AsyncJobsClient, end: WaitEnd) -> None:
         """Give the last lines time to arrive. Those of a short log are fetched: Ray's tail ends seconds after the job.
 
-        A job that goes on (its time is up, or the cluster forgot it) has no end of its log that could be waited for, and a cluster that does
-        not answer is asked nothing more: each such question takes as long as the client bears, and a retry waits.
+        The tail goes on meanwhile, since the fetch may fail where it doesn't. A job that goes on (its time is up) has no end of its log that
+        could be waited for, and a cluster that does not answer is asked nothing more: a retry, or what stops the job, waits for this.
         """
-        if tail.done():
+        if tail.done() or end in _UNANSWERED:
             return
-        is_short = end not in _UNANSWERED and await self._is_log_short(client)
-        if is_short or end is not WaitEnd.ENDED:
-            tail.cancel()
-            await asyncio.wait([tail])
-            if not is_short:
-                return
-            tail = self._tail = asyncio.create_task(self._stream(client))
+        fetch = asyncio.create_task(self._rest_of_short_log(client))
         try:
-            await asyncio.wait_for(tail, LOG_END_WAIT_S)
-        except asyncio.TimeoutError:
-            self._say("the job's log did not end in time; its last lines may be missing here")
+            await asyncio.wait({tail, fetch}, timeout=FETCH_S, return_when=asyncio.FIRST_COMPLETED)
+            rest = fetch.result() if fetch.done() else None
+            if rest is None and end is WaitEnd.ENDED:
+                await asyncio.wait({tail}, timeout=LOG_END_WAIT_S)
+            if tail.done():
+                return
+        finally:
+            await _cancelled(fetch)
+        await _cancelled(tail)
+        if rest is None and end is WaitEnd.ENDED:
+            self._say("the job's log did not end in time: its last part is read at once")
+            rest = await self._rest_of_log(client)
+            if rest is None:
+                self._say("nor could that be read: the last lines of the job's log may be missing here")
+        for piece in pieces(rest) if rest is not None else ():
+            await self._show(last_chunk(piece, reader=self._reader))
 
-    async def _is_log_short(self, client: AsyncJobsClient) -> bool:
+    async def _rest_of_short_log(self, client: AsyncJobsClient) -> LogPart | None:
         """By its size as Ray says it, which costs Ray a read of all of it: not asked where we have more already."""
         if self._reader.furthest > SHORT_LOG_BYTES:
-            return False
+            return None
         try:
             size = await client.log_size(self.following.submission_id)
         except Exception:  # noqa: BLE001 - a broken log never decides how the training ended
-            return False
-        return size is not None and size <= SHORT_LOG_BYTES
+            return None
+        is_short = size is not None and EMPTY_LOG <= size <= SHORT_LOG_BYTES
+        rest = await self._rest_of_log(client) if is_short else None
+        return rest if rest is not None and rest.is_complete else None
+
+    async def _rest_of_log(self, client: AsyncJobsClient) -> LogPart | None:
+        """What the log's file has behind our place, at most its end; None where it can't be read in time."""
+        read = client.logs(
+            self.following.submission_id, position=self._reader.safe_position, max_chars=TailLimits.final_chars
+        )
+        try:
+            return await asyncio.wait_for(read, LAST_READ_S)
+        except Exception:  # noqa: BLE001 - as above
+            return None
+
+    async def _show(self, chunk: LogChunk) -> None:
+        for line in chunk.lines:
+            if self._emit is not None:
+                self._emit(line)
+        if chunk.note:
+            self._say(chunk.note)
+        # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
+        await asyncio.sleep(0)
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    """End a task and wait until it has ended; how it ended is nobody's business any more."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _sentence(judgement: GoOn, sight: JobSight) -> str:

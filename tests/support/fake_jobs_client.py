@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,16 +11,18 @@ from typing_extensions import Self
 
 from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.jobs_client import SyncJobsClient
-from airflow_provider.client.log_tail import LogReader
+from airflow_provider.client.log_reader import LogReader
 from airflow_provider.client.values import (
     AlreadyExists,
     ClusterVersion,
     JobInfo,
     JobRequest,
     LogChunk,
+    LogPart,
     Package,
     SubmitAccepted,
 )
+from airflow_provider.core.errors import ClusterUnreachable
 from airflow_provider.core.job import JobStatus
 
 if TYPE_CHECKING:
@@ -152,7 +153,10 @@ class FakeAsyncJobs:
     async def log_size(self, submission_id: str) -> int | None:
         if self.size_error is not None:
             raise self.size_error
-        return len(json.dumps({"logs": "\n".join(self.lines)}))
+        return None
+
+    async def logs(self, submission_id: str, *, position: int, max_chars: int) -> LogPart | None:
+        raise ClusterUnreachable("this one has a tail only")
 
     async def close(self, *, is_broken: bool = False) -> None:
         self.is_closed, self.is_broken = True, is_broken

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider.client import JobInfo, JobStatus, LogChunk, LogPart, LogReader, TailLimits, log_tail
 from airflow_provider.client.log_body import LogBody, NotALog
+from airflow_provider.client.log_place import count_in_lines
 from airflow_provider.client.log_tail import Clock, follow, pieces
 from airflow_provider.client.websocket import TOO_BIG, TailClosed, TailUnavailable
 from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable
@@ -60,7 +61,8 @@ class ScriptedSource:
         if self.logs_error:
             raise self.logs_error
         rest = self.log[position:]
-        return LogPart(rest[-max_chars:], max(len(self.log), position), max(0, len(rest) - max_chars))
+        num_dropped = max(0, len(rest) - max_chars)
+        return LogPart(rest[-max_chars:], max(len(self.log), position), count_in_lines(self.log), num_dropped)
 
     async def log_size(self, submission_id: str) -> int | None:
         """As Ray's answer would be."""
@@ -258,7 +260,7 @@ def test_reader_gives_each_line_once_across_any_cuts(log: str, cuts: list[tuple[
             seen += reader.feed(log[start : min(start + size, end)])
         assert log.startswith("".join(f"{line}\n" for line in seen))
         assert reader.position == sum(len(line) + 1 for line in seen)
-    rest = LogPart(log[reader.position :], len(log))
+    rest = LogPart(log[reader.safe_position :], len(log), count_in_lines(log))
     seen += reader.finish(rest)
     assert seen == (log.removesuffix("\n").split("\n") if log else [])
 
@@ -273,7 +275,7 @@ def test_a_file_is_shown_in_pieces_of_whole_lines(text: str, size: int, num_drop
     """Each says where it ends, so that whoever leaves between two of them goes on right there; what was left out is said once."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(log_tail, "PIECE_CHARS", size)
-        found = [*pieces(LogPart(text, 1_000 + len(text), num_dropped, is_complete))]
+        found = [*pieces(LogPart(text, 1_000 + len(text), 1_000 + count_in_lines(text), num_dropped, is_complete))]
     assert "".join(piece.text for piece in found) == text
     assert all(piece.text.endswith("\n") for piece in found[:-1])
     ends = accumulate((len(piece.text) for piece in found), initial=1_000)

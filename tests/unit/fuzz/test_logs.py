@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.client.log_body import LogBody, NotALog
-from airflow_provider.client.log_tail import LogReader, last_chunk
+from airflow_provider.client.log_place import count_in_lines
+from airflow_provider.client.log_reader import LogReader
+from airflow_provider.client.log_tail import last_chunk
 from airflow_provider.client.log_text import MAX_LINE
 from airflow_provider.client.values import LogPart
 from airflow_provider.core.final_exception import final_chains
@@ -80,7 +82,7 @@ def test_frames_of_any_kind_give_lines_that_a_task_log_takes(frames: list[str], 
     reader.begin()
     shown = [line for frame in frames for line in reader.feed(frame)]
     whole = "".join(frames)
-    rest = LogPart(text=whole[reader.position :], position=len(whole))
+    rest = LogPart(text=whole[reader.safe_position :], position=len(whole), num_in_lines=count_in_lines(whole))
     chunk = last_chunk(rest, reader=reader)
     for line in [*shown, *chunk.lines]:
         line.encode()

@@ -175,7 +175,7 @@ async def test_nor_does_a_log_whose_size_nobody_says(error: Exception) -> None:
 async def test_the_last_lines_of_a_short_log_are_fetched_when_the_job_has_ended(
     monkeypatch: pytest.MonkeyPatch, is_short: bool
 ) -> None:
-    """Ray's tail ends seconds after the job; a retry must not wait for it. A long log isn't sent again for its last lines."""
+    """Ray's tail ends seconds after the job; a retry must not wait for it. A long log is sent again only when its tail did not end in time."""
     monkeypatch.setattr(waiter_module, "LOG_END_WAIT_S", 3600.0 if is_short else 0.05)
     monkeypatch.setattr(waiter_module, "SHORT_LOG_BYTES", 1_000 if is_short else 30)
     with FakeJobsServer(token=TOKEN, poll_s=3600.0) as server:  # a tail that looks once and then stays open
@@ -191,8 +191,9 @@ async def test_the_last_lines_of_a_short_log_are_fetched_when_the_job_has_ended(
         waiting = Waiting(async_client(server), emits=True)
         monkeypatch.setattr(waiting.waiter, "_emit", end)
         assert (await waiting.over()).end is WaitEnd.ENDED
-        assert lines == (["a", "b", "half a line", "last"] if is_short else ["a", "b"])
-        assert server.num("GET", "/api/jobs/job-1/logs") == int(is_short)
+        assert lines == ["a", "b", "half a line", "last"]
+        assert any("did not end in time" in said for said in waiting.said) is not is_short
+        assert server.num("GET", "/api/jobs/job-1/logs") == 1
 
 
 async def test_a_log_that_was_long_before_the_first_poll_is_shown_from_its_start() -> None:
@@ -227,6 +228,7 @@ async def test_a_log_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPat
     waiting = Waiting(jobs, emits=True)
     assert (await waiting.over()).end is WaitEnd.ENDED
     assert any("did not end in time" in line for line in waiting.said)
+    assert any("the last lines of the job's log may be missing" in line for line in waiting.said)
 
 
 async def test_a_cancelled_wait_leaves_at_once_whatever_the_log_does(monkeypatch: pytest.MonkeyPatch) -> None:
