@@ -21,6 +21,8 @@ RIGHT = 190
 """Room for figures beside bars and names beside lines."""
 LINES_HEIGHT = 260
 BAR = 26
+CHAR = 7.6
+"""Width of a letter of a bar's label, at most, on the average."""
 _STYLE = """
 svg { color: #1f2328; background: #ffffff; font: 13px system-ui, sans-serif; }
 text { fill: currentColor; } .title { font-weight: 600; } .small { font-size: 11px; }
@@ -42,6 +44,8 @@ class Bar:
     label: str
     value: Spread | None
     text: str = ""
+    color: int | None = None
+    """The same for whatever the same side costs; None gives each bar its own."""
 
 
 @dataclass(frozen=True)
@@ -92,24 +96,26 @@ def drawn(plots: Sequence[Plot]) -> str:
 
 
 def _bars(plot: Bars) -> tuple[float, list[str]]:
-    room = WIDTH - LEFT - RIGHT
+    # Wide letters, so that no font cuts a label off.
+    left = max([LEFT, *(20 + CHAR * len(bar.label) for bar in plot.bars)])
+    room = WIDTH - left - RIGHT
     most = max((bar.value.high for bar in plot.bars if bar.value), default=0.0) or 1.0
     out = [_text(12, 22, f"{plot.title} [{plot.unit}]", "title")]
     for i, bar in enumerate(plot.bars):
         y = 36 + i * BAR
-        out.append(_text(LEFT - 8, y + 14, bar.label, "", "end"))
+        out.append(_text(left - 8, y + 14, bar.label, "", "end"))
         if bar.value is None:
-            out.append(_text(LEFT + 4, y + 14, bar.text or "not measured", "small"))
+            out.append(_text(left + 4, y + 14, bar.text or "not measured", "small"))
             continue
-        at = [LEFT + max(0.0, value) / most * room for value in (bar.value.low, bar.value.median, bar.value.high)]
+        at = [left + max(0.0, value) / most * room for value in (bar.value.low, bar.value.median, bar.value.high)]
         out.append(
-            f'<rect class="s{i % 5} fill" x="{LEFT}" y="{y}" width="{max(at[1] - LEFT, 1):.1f}" height="{BAR - 8}"/>'
+            f'<rect class="s{(i if bar.color is None else bar.color) % 5} fill" x="{left:g}" y="{y}" width="{max(at[1] - left, 1):.1f}" height="{BAR - 8}"/>'
         )
         out.append(
             f'<path class="whisker" d="M{at[0]:.1f} {y + 9}H{at[2]:.1f}M{at[0]:.1f} {y + 5}v8M{at[2]:.1f} {y + 5}v8"/>'
         )
         out.append(_text(at[2] + 8, y + 14, bar.text or number(bar.value.median), "small"))
-    out.append(f'<path class="axis" d="M{LEFT} 32V{36 + len(plot.bars) * BAR}"/>')
+    out.append(f'<path class="axis" d="M{left:g} 32V{36 + len(plot.bars) * BAR}"/>')
     return 52.0 + len(plot.bars) * BAR, out
 
 

@@ -102,7 +102,7 @@ def report(samples: Mapping[str, Sequence[Sample]], *, state: Machine, rounds: i
                 "to the first new step, without Airflow's scheduling",
                 "s",
                 [
-                    Bar(f"{fault}: {SIDES[side]}", without_airflow(samples[side], fault))
+                    Bar(f"{fault}: {side}", without_airflow(samples[side], fault), color=[*SIDES].index(side))
                     for fault, side in product(FAULTS[:4], SIDES)
                     if f"{fault}.total" in samples[side][0]
                 ],
