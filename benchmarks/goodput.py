@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider.core.layout import MANIFEST
 from benchmarks import recovery_cuts
-from benchmarks.fault_plan import DRIVER, WORKER, planned
+from benchmarks.fault_plan import DRIVER, WORKER, planned, seeds_with_lost_driver
 from benchmarks.faulty_life import Life, Plan, Struck, costs_of, live_through
-from benchmarks.goodput_bound import bound
-from benchmarks.goodput_report import Outcome, Setting, report
+from benchmarks.goodput_bound import Costs, bound
+from benchmarks.goodput_report import Bounds, Outcome, Setting, report
 from benchmarks.machine import this_machine
 from benchmarks.measure import MeasurementFailed, alternating
 from benchmarks.options import Options
@@ -39,54 +39,64 @@ from tests.stack.gate import Seen
 NUM_WORKERS = 2
 EVERY, STEP_S = 10, 0.25
 """A checkpoint every 2.5 s: Ray takes a report every 2 s at most."""
-MINUTES = (0.5, 1.0, 5.0)
-"""Mean time between failures, in minutes of training."""
-STEPS, QUICK_STEPS = 240, 70
-"""A minute of training: the nine runs of a round take about 20 minutes on two quiet cores."""
-SEED = 3
-"""The first one whose plans hold at least one fault in that minute at each rate."""
-LIMIT_S = 420.0
-"""When a training is given up that never comes to its end."""
+STEPS = {0.5: 240, 1.0: 240, 5.0: 720}
+"""By the mean time between failures, in minutes of training: one minute, or three where a minute would hardly meet a fault."""
+QUICK_STEPS = 70
+LIMIT_S, LIMIT_STEPS = 420.0, 240
+"""When a training of so many steps is given up that never comes to its end; a longer one has more time."""
 
 
 def run(options: Options) -> Report:
     """Measure ours, plain Ray and a peer's retry in alternation under each rate of faults."""
-    state, steps = this_machine(), options.choose(STEPS, QUICK_STEPS)
-    rounds, minutes = options.num_repeats or options.choose(3, 1), options.choose(MINUTES, MINUTES[:1])
+    state, steps = this_machine(), options.choose(STEPS, {min(STEPS): QUICK_STEPS})
+    rounds = options.num_repeats or options.choose(3, 1)
     outcomes: list[Outcome] = []
-    plain_lives: list[Life] = []
+    complete: dict[float, int] = {}
     with training_cluster(is_gated=True) as cluster:
-        for mtbf in minutes:
-            sides = [side(cluster, mtbf, steps) for side in (Ours, Plain, Peer)]
-            alternating({side.name: side.measure for side in sides}, rounds)
-            outcomes += [outcome for side in sides for outcome in side.outcomes]
-            plain_lives += [outcome.life for outcome in outcomes if outcome.side == Plain.name]
-    costs = costs_of(plain_lives)
-    bounds = {
-        (mtbf, seed): bound(planned(seed=seed, mtbf_s=60 * mtbf, step_s=STEP_S), steps=steps, every=EVERY, costs=costs)
-        for mtbf in minutes
-        for seed in range(SEED, SEED + rounds)
+        for mtbf, num_steps in steps.items():
+            seeds = seeds_with_lost_driver(rounds, mtbf_s=60 * mtbf, step_s=STEP_S, steps=num_steps)
+            sides = [side(cluster, mtbf, num_steps, seeds) for side in (Ours, Plain, Peer)]
+            samples = alternating({side.name: side.measure for side in sides}, rounds)
+            complete[mtbf] = len(samples[Plain.name])
+            # A side keeps what it measured in a round that another one did not end; the bounds want whole rounds.
+            outcomes += [outcome for side in sides for outcome in side.outcomes[: complete[mtbf]]]
+    costs = costs_of([outcome.life for outcome in outcomes if outcome.side == Plain.name])
+    setting = Setting(state, steps, complete, is_quick=options.quick)
+    return report(outcomes, bounds_of(outcomes, steps, costs), costs, setting)
+
+
+def bounds_of(outcomes: Sequence[Outcome], steps: Mapping[float, int], costs: Costs) -> Bounds:
+    """One for each plan that was lived through."""
+    return {
+        (mtbf, seed): bound(
+            planned(seed=seed, mtbf_s=60 * mtbf, step_s=STEP_S), steps=steps[mtbf], every=EVERY, costs=costs
+        )
+        for mtbf, seed in {(outcome.mtbf, outcome.seed) for outcome in outcomes}
     }
-    setting = Setting(state, steps, rounds, is_quick=options.quick)
-    return report(outcomes, bounds, costs, setting)
 
 
 @dataclass
 class Side(ABC):
-    """Who keeps a training alive. Each round has the next seed."""
+    """Who keeps a training alive."""
 
     cluster: TrainingCluster
     mtbf: float
     steps: int
+    seeds: Sequence[int]
+    """Of each round."""
     outcomes: list[Outcome] = field(default_factory=list)
     name = ""
 
     def measure(self) -> Mapping[str, float]:
         """One training."""
-        seed = SEED + len(self.outcomes)
-        outcome = self._lived(seed)
+        outcome = self._lived(self.seeds[len(self.outcomes)])
         self.outcomes.append(outcome)
         return {"wall_s": outcome.life.wall_s}
+
+    @property
+    def limit_s(self) -> float:
+        """When a training of so many steps is given up."""
+        return LIMIT_S * max(1.0, self.steps / LIMIT_STEPS)
 
     @abstractmethod
     def _lived(self, seed: int) -> Outcome:
@@ -110,7 +120,7 @@ class Side(ABC):
             steps=self.steps,
             find=lambda target: training_worker(marks) if target == WORKER else find_driver(),
             after_strike=after_strike,
-            limit_s=LIMIT_S,
+            limit_s=self.limit_s,
         )
         return live_through(life, plan)
 
@@ -140,7 +150,7 @@ class Ours(Side):
         life = Life(time.time())
         self._through(life, marks, seed, find_driver=lambda: our_driver(stack), after_strike=lambda _: None)
         if life.is_finished:
-            self.cluster.airflow.wait_for_task(*training.run.key, timeout_s=LIMIT_S)
+            self.cluster.airflow.wait_for_task(*training.run.key, timeout_s=self.limit_s)
         # Until the operator was called it was Airflow's time, and no fault had to do with it.
         life.began_at = called_at(training, after=life.began_at)
         result = training.run.xcom() or {}
@@ -179,8 +189,12 @@ def called_at(training: OurTraining, *, after: float) -> float:
 
 
 def airflow_s(training: OurTraining, life: Life, cuts: Callable[[recovery_cuts.Seen], list[Cut]]) -> float:
-    """Airflow's share of all recoveries from a lost driver; each ended a try."""
+    """Airflow's share of all recoveries from a lost driver, where each of them ended a try."""
     deaths = [struck.at for struck in life.struck if struck.target == DRIVER]
+    # The n-th lost driver is looked for in the logs of try n and the one after. If a try ended for another reason, or none did, the
+    # logs would be those of other moments: nothing is taken off then, which can't flatter.
+    if training.run.task()["try_number"] != len(deaths) + 1:
+        return 0.0
     logs = [training.log(number + 1) for number in range(len(deaths) + 1)]
     return sum(
         split(cuts(recovery_cuts.Seen(at, (), before=logs[n], after=logs[n + 1])), begin=at)[AIRFLOW]

@@ -1,4 +1,4 @@
-"""The least time that a training under given faults can take, with Ray's start-up and the checkpoint interval as they are.
+"""How long a training under given faults takes at best, with Ray's start-up and the checkpoint interval as they are: an estimate.
 
     bound = first start + steps x cadence + sum over faults of (restart of what died + steps that no commit had yet x cadence)
 
@@ -6,7 +6,8 @@
 runs. The restarts are Ray's own: from the death of a worker until Ray's new workers run the loop, and from the death of a driver until
 those of a job do that was posted under the same name at that very moment. A commit comes a while after its step: Ray's controller takes
 reports every 2 s, and a checkpoint that it has not taken is lost with whatever died. All are measured on plain Ray in the same run. Nobody
-detects, decides or schedules in a bound, so no orchestrator can be faster.
+detects, decides or schedules in a bound. But its parts are medians, so a training with luck can be faster: Ray alone lands within some
+percent of it, on either side.
 """
 
 from __future__ import annotations
@@ -31,18 +32,13 @@ class Costs:
 
 @dataclass(frozen=True)
 class Bound:
-    """The shortest way through one plan of faults."""
+    """The way through one plan of faults that loses nothing but what Ray takes."""
 
     wall_s: float
     productive_s: float
     num_faults: int
     num_repeated: int
     """Steps that have to be taken again, since no checkpoint had them yet."""
-
-    @property
-    def goodput(self) -> float:
-        """The best that anybody can reach."""
-        return self.productive_s / self.wall_s
 
 
 def bound(faults: Iterable[Fault], *, steps: int, every: int, costs: Costs) -> Bound:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from itertools import islice, pairwise
 
-from benchmarks.fault_plan import DRIVER, TARGETS, WORKER, planned
+from benchmarks.fault_plan import DRIVER, TARGETS, WORKER, planned, seeds_with_lost_driver
 
 
 def test_the_seed_decides_all() -> None:
@@ -31,3 +31,19 @@ def test_a_step_lies_between_two_faults_however_often_they_come() -> None:
     faults = list(islice(planned(seed=1, mtbf_s=0.01, step_s=0.5), 100))
     assert faults[0].after_steps >= 1
     assert all(a.after_steps < b.after_steps for a, b in pairwise(faults))
+
+
+def test_the_seeds_are_the_first_ones_that_lose_a_driver_in_time() -> None:
+    """None is left out that would do, and none is taken that loses workers only or its driver after the end."""
+    seeds = seeds_with_lost_driver(4, mtbf_s=300, step_s=0.25, steps=720)
+    fitting = [
+        seed
+        for seed in range(1, seeds[-1] + 1)
+        if any(
+            fault.target == DRIVER and fault.after_steps < 720
+            for fault in islice(planned(seed=seed, mtbf_s=300, step_s=0.25), 1_000)
+        )
+    ]
+    assert list(seeds) == fitting
+    assert seeds[-1] > 4, "at this rate a seed without one must have been passed over, or the test shows nothing"
+    assert seeds_with_lost_driver(2, mtbf_s=300, step_s=0.25, steps=720) == seeds[:2]
