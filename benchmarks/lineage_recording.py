@@ -85,5 +85,4 @@ def _trained(report: Any, *, num_steps: int, step_s: float) -> dict[str, float]:
         "report_s": statistics.median(reports),
         "longest_report_s": max(reports),
         "step_s": statistics.median(steps),
-        "longest_step_s": max(steps),
     }

@@ -96,6 +96,11 @@ def measured(found: Sequence[Sample] | str) -> Sequence[Sample]:
     return found
 
 
+def raw(found: Sequence[Sample] | str) -> list[dict[str, Any]] | str:
+    """The rounds of a side as JSON has them, or the reason why there are none."""
+    return found if isinstance(found, str) else [dict(one) for one in found]
+
+
 @dataclass(frozen=True)
 class Spread:
     """A figure over its rounds."""

@@ -1,7 +1,7 @@
 """A stand-in for Ray's dashboard and for an S3 bucket, in a process of its own: what a triggerer asks, at the pace of a real one.
 
 `python -m benchmarks.stand_in_cluster SETTINGS` (JSON) prints its port and serves until it is ended. It answers as Ray 2.60 does: a
-job by its id, after a latency drawn from the recorded ones, each so many requests never; the log as JSON, and as a websocket that
+job by its id, after a latency drawn from the recorded ones, now and then never; the log as JSON, and as a websocket that
 begins at the start on each connection and sends messages of at most 10 lines. Any other path is an object of the bucket, a driver's
 sign of life that was written just now.
 """
@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import formatdate
@@ -27,6 +28,8 @@ from benchmarks.latency import drawn, recorded
 from benchmarks.log_text import Log
 
 FOREVER_S = 3600.0
+FIRST_HANG = 7
+"""The first question that is never answered: a run with few jobs meets one too."""
 
 
 @dataclass
@@ -34,13 +37,34 @@ class Settings:
     """How the stand-in behaves."""
 
     hangs_each: int = 0
-    """Each so-manieth question for a job's status is never answered; 0 answers all."""
-    has_latency: bool = True
+    """From the seventh on, each so-manieth question for a job's status is never answered; 0 answers all."""
     seed: int = 1
     log: dict[str, Any] = field(default_factory=dict)
     """Of each job: see `Log`."""
     cuts_at: list[int] = field(default_factory=list)
     """Characters after which a log connection is cut, one for each of the first connections of a job."""
+
+
+@dataclass
+class Pauses:
+    """The times between two questions for one job's status; one counts whole if its second question came after `begin`."""
+
+    num: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One that has ended."""
+        self.num, self.total_s, self.longest_s = self.num + 1, self.total_s + seconds, max(self.longest_s, seconds)
+
+    def shown(self, still_open: Sequence[float]) -> dict[str, int]:
+        """The figures. One that has not ended yet may be the longest: a job that is asked no more must not look well served."""
+        longest_s = max([self.longest_s, *still_open])
+        return {
+            "num_gaps": self.num,
+            "gaps_ms": round(self.total_s * 1000),
+            "longest_gap_ms": round(longest_s * 1000),
+        }
 
 
 class StandIn:
@@ -54,12 +78,13 @@ class StandIn:
         self.ends: dict[str, float] = {}
         """When jobs end, in seconds of the wall clock; a job without an entry goes on."""
         self.asked: set[str] = set()
+        self.num_status = 0
+        """Questions for a status since the start: `begin` must not put off the next one that hangs."""
         self.tails: Counter[str] = Counter()
         self.polled: dict[str, float] = {}
         """When each job's status was asked last."""
-        self.longest_s = 0.0
-        """The longest time between two questions for one job's status."""
-        self.log_bytes = 0
+        self.pauses = Pauses()
+        self.log_bytes = self.num_cuts = 0
         self.log = Log(**settings.log)
 
     def app(self) -> web.Application:
@@ -83,16 +108,37 @@ class StandIn:
     async def begin(self, _: web.Request) -> web.Response:
         """Count anew."""
         self.counts.clear()
+        self.pauses = Pauses()
         return web.Response()
 
     async def show_counts(self, _: web.Request) -> web.Response:
         """What was asked since `begin`, and of how many jobs ever."""
-        return web.json_response(dict(self.counts) | self.ever())
+        now = time.monotonic()
+        still_open = [now - at for name, at in self.polled.items() if not self.is_over(name)]
+        return web.json_response(dict(self.counts) | self.pauses.shown(still_open) | self.ever())
 
     def ever(self) -> dict[str, int]:
         """What isn't counted anew: a log that is there from the beginning is fetched before all jobs were polled."""
-        gap_ms = round(self.longest_s * 1000)
-        return {"jobs_asked": len(self.asked), "longest_gap_ms": gap_ms, "log_bytes_ever": self.log_bytes}
+        return {
+            "jobs_asked": len(self.asked),
+            "log_bytes_ever": self.log_bytes,
+            "tails_ever": self.tails.total(),
+            "cuts_ever": self.num_cuts,
+        }
+
+    def num_lines(self, name: str) -> int:
+        """How many lines a job's log has by now; it stops growing where the job ends."""
+        return self.log.num_lines_at(min(time.time(), self.ends.get(name, float("inf"))))
+
+    def sent(self, num_bytes: int) -> None:
+        """Count what was sent of a log."""
+        self.log_bytes += num_bytes
+        self.counts["log_bytes"] += num_bytes
+
+    def hangs(self) -> bool:
+        """Whether the question that just came is one that is never answered."""
+        each, after = self.settings.hangs_each, self.num_status - FIRST_HANG
+        return each > 0 and after >= 0 and after % each == 0
 
     async def version(self, _: web.Request) -> web.Response:
         """As Ray says it."""
@@ -108,14 +154,15 @@ class StandIn:
         """One job's status."""
         name = request.match_info["id"]
         self.counts["status"] += 1
+        self.num_status += 1
         now = time.monotonic()
-        self.longest_s = max(self.longest_s, now - self.polled.get(name, now))
+        if name in self.polled:
+            self.pauses.add(now - self.polled[name])
         self.polled[name] = now
-        if self.settings.hangs_each and self.counts["status"] % self.settings.hangs_each == 0:
+        if self.hangs():
             self.counts["hung"] += 1
             await asyncio.sleep(FOREVER_S)
-        if self.settings.has_latency:
-            await asyncio.sleep(drawn(self.latency, self.random.random()))
+        await asyncio.sleep(drawn(self.latency, self.random.random()))
         self.asked.add(name)
         job = FakeJob(request={"submission_id": name, "entrypoint": "python train.py"})
         job.status = "SUCCEEDED" if self.is_over(name) else "RUNNING"
@@ -124,7 +171,7 @@ class StandIn:
     async def whole_log(self, request: web.Request) -> web.StreamResponse:
         """The file as JSON, all of it."""
         self.counts["whole_log"] += request.method == "GET"
-        text = "".join(self.log.messages(self.log.num_lines_at(time.time())))
+        text = "".join(self.log.messages(self.num_lines(request.match_info["id"])))
         body = json.dumps({"logs": text}).encode()
         answer = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
         await answer.prepare(request)
@@ -133,7 +180,7 @@ class StandIn:
         for start in range(0, len(body), 65536):
             part = body[start : start + 65536]
             await answer.write(part)
-            self.log_bytes += len(part)
+            self.sent(len(part))
         return answer
 
     async def tail(self, request: web.Request) -> web.WebSocketResponse:
@@ -147,15 +194,15 @@ class StandIn:
         cut_at = cuts[number] if number < len(cuts) else None
         sent_lines = sent_chars = 0
         while not socket.closed:
-            was_over, there = self.is_over(name), self.log.num_lines_at(time.time())
+            was_over, there = self.is_over(name), self.num_lines(name)
             for message in self.log.messages(there, begin=sent_lines):
                 if cut_at is not None and sent_chars >= cut_at:
-                    self.counts["cut"] += 1
+                    self.num_cuts += 1
                     cut(request)
                     return socket
                 await socket.send_str(message)
                 sent_chars += len(message)
-                self.log_bytes += len(message)
+                self.sent(len(message))
             sent_lines = there
             if was_over:
                 await socket.close()

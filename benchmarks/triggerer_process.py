@@ -2,7 +2,8 @@
 
 `python -m benchmarks.triggerer_process PLAN` (JSON) runs in the side's own environment and prints one line of figures. Airflow's
 supervisor and its runner are the real ones, in the two processes that they have in production, talking over their socket; only where
-the supervisor would ask the database (which triggers, which connection, what to do with an event) it asks this file.
+the supervisor would ask the database (which triggers, which connection, what to do with an event) it asks this file. Both processes are
+measured: the runner runs the triggers, the supervisor, which is this process, writes each line of their task logs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +53,24 @@ class Plan:
     """Over how long their ends are spread."""
     limit_s: float = 120.0
     """How long the first poll of all, and their events, may take; what is missing then is said, not waited for."""
+    settle_s: float = 0.0
+    """Since the triggers were added, before a window begins: with it the window is a steady state at each size and for each side."""
     idle_s: float = 5.0
     """How long the empty triggerer is watched, and before that warms up."""
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a trigger said, and when."""
+
+    at: float
+    payload: Any
+
+    def tells_end(self, ended_at: float) -> bool:
+        """Whether it can be about the job's end. Ours says why it stopped waiting; the floor and the peer say nothing of that kind."""
+        says = self.payload.get("end", "ended") if isinstance(self.payload, Mapping) else "ended"
+        return self.at >= ended_at and says == "ended"
 
 
 class MeasuredRunner(TriggerRunner):
@@ -71,7 +87,7 @@ class Supervisor(TriggerRunnerSupervisor):
 
     def prepare(self, plan: Plan) -> None:
         """Before the first round."""
-        self.plan, self.ended, self.failed = plan, dict[int, float](), list[str]()
+        self.plan, self.told, self.failed = plan, dict[int, Event](), list[str]()
         self.num_connections_read = 0
 
     def make_client(self) -> Any:
@@ -95,9 +111,9 @@ class Supervisor(TriggerRunnerSupervisor):
     def emit_metrics(self) -> None:
         """Nobody listens."""
 
-    def on_trigger_event(self, trigger_id: int, event: Any) -> None:  # noqa: ARG002 - as Airflow calls it
-        """Where a real one resumes the task."""
-        self.ended[trigger_id] = time.time()
+    def on_trigger_event(self, trigger_id: int, event: Any) -> None:
+        """Where a real one resumes the task, at the first event."""
+        self.told.setdefault(trigger_id, Event(time.time(), event.payload))
 
     def on_trigger_failure(self, trigger_id: int, exc: list[str] | None) -> None:  # noqa: ARG002 - as Airflow calls it
         """Where a real one fails the task."""
@@ -137,89 +153,130 @@ def measured(plan: Plan) -> dict[str, Any]:
     cluster = RunningStandIn.at(plan.url)
     supervisor = Supervisor.start(capacity=plan.num_jobs, logger=structlog.get_logger("runner"))
     supervisor.prepare(plan)
+    both, runner = (supervisor.pid, os.getpid()), supervisor.pid
     try:
         supervisor.until(lambda: False, plan.idle_s)
-        empty, began = Usage.of(supervisor.pid), time.monotonic()
+        empty, began = Usage.of(*both), time.monotonic()
         supervisor.until(lambda: False, plan.idle_s)
-        idle = Usage.of(supervisor.pid)
-        idle_cpu = idle.cores_since(empty, time.monotonic() - began)
+        idle = Usage.of(*both)
+        figures = {"idle_cpu_pct": idle.cores_since(empty, time.monotonic() - began) * 100, "empty_mib": empty.rss_mib}
         PROBE.reset()
-        supervisor.add()
-        began = time.monotonic()
-        all_polled = supervisor.until(lambda: counts(plan.url).get("jobs_asked", 0) >= plan.num_jobs, plan.limit_s)
-        start_s, start_block_ms = time.monotonic() - began, PROBE.worst_ms
+        figures |= all_begun(supervisor)
         cluster.begin()
         PROBE.reset()
-        before, began = Usage.of(supervisor.pid), time.monotonic()
+        before, of_runner, began = Usage.of(*both), Usage.of(runner), time.monotonic()
         if plan.window_s:
             supervisor.until(lambda: False, plan.window_s)
         else:
             watch_logs(supervisor, plan.limit_s)
-        after, window_s = Usage.of(supervisor.pid), time.monotonic() - began
-        asked = cluster.counts()
-        figures = {
-            "idle_cpu_pct": idle_cpu * 100,
+        after, window_s = Usage.of(*both), time.monotonic() - began
+        figures |= {
             "cpu_pct": after.cores_since(before, window_s) * 100,
+            "runner_cpu_pct": Usage.of(runner).cores_since(of_runner, window_s) * 100,
             # From before the first trigger: a log that is there already is fetched while all are polled for the first time.
             "cpu_s": after.cpu_s - idle.cpu_s,
-            "empty_mib": empty.rss_mib,
             "block_ms": PROBE.worst_ms,
             "block_cpu_ms": PROBE.worst_cpu_ms,
-            "start_block_ms": start_block_ms,
-            "start_s": start_s,
             "window_s": window_s,
-            "all_polled": float(all_polled),
-            "requests_per_s": asked.get("status", 0) / window_s,
-            "bucket_per_s": asked.get("bucket", 0) / window_s,
-            "longest_gap_s": asked.get("longest_gap_ms", 0) / 1000,
             "connections_read": supervisor.num_connections_read,
         }
+        figures |= asked_in_window(cluster.counts(), window_s)
         PROBE.reset()
         figures |= ends(supervisor, cluster)
-        figures |= {"end_block_ms": PROBE.worst_ms, "rss_mib": (peak := Usage.of(supervisor.pid).peak_mib)}
+        figures |= {"end_block_ms": PROBE.worst_ms, "rss_mib": (peak := Usage.of(*both).peak_mib)}
         figures["grown_mib"] = peak - empty.rss_mib
         return figures | {f"asked_{key}": n for key, n in cluster.counts().items()}
     finally:
         supervisor.kill(signal.SIGKILL, force=True)
 
 
-def ends(supervisor: Supervisor, cluster: RunningStandIn) -> dict[str, float]:
+def all_begun(supervisor: Supervisor) -> dict[str, float]:
+    """Add all triggers and serve until each job was polled and the start is over.
+
+    Raises:
+        SystemExit: A window was to begin, and not all were polled in time: it would be part of the start.
+    """
+    plan, began, num_polled = supervisor.plan, time.monotonic(), 0
+
+    def are_polled() -> bool:
+        nonlocal num_polled
+        num_polled = counts(plan.url).get("jobs_asked", 0)
+        return num_polled >= plan.num_jobs
+
+    supervisor.add()
+    all_polled = supervisor.until(each_second(are_polled), plan.limit_s)
+    start_s = time.monotonic() - began
+    if plan.window_s:
+        if not all_polled:
+            raise SystemExit(f"only {num_polled} of {plan.num_jobs} jobs were polled within {plan.limit_s:g} s")
+        supervisor.until(lambda: False, began + plan.settle_s - time.monotonic())
+    return {"start_s": start_s, "start_block_ms": PROBE.worst_ms, "all_polled": float(all_polled)}
+
+
+def asked_in_window(asked: Mapping[str, int], window_s: float) -> dict[str, float]:
+    """What the stand-in was asked since `begin`."""
+    return {
+        "requests_per_s": asked.get("status", 0) / window_s,
+        "bucket_per_s": asked.get("bucket", 0) / window_s,
+        "log_bytes_per_s": asked.get("log_bytes", 0) / window_s,
+        "longest_gap_s": asked.get("longest_gap_ms", 0) / 1000,
+        "mean_gap_s": asked.get("gaps_ms", 0) / 1000 / max(1, asked.get("num_gaps", 0)),
+    }
+
+
+def ends(supervisor: Supervisor, cluster: RunningStandIn) -> dict[str, Any]:
     """Let all jobs end, spread over a while; how late the tasks would resume."""
     plan, now = supervisor.plan, time.time() + 1
     when = {number: now + plan.spread_s * number / plan.num_jobs for number in range(1, plan.num_jobs + 1)}
     cluster.set_ends({job_id(number): at for number, at in when.items()})
-    supervisor.until(lambda: len(supervisor.ended) + len(supervisor.failed) >= plan.num_jobs, plan.limit_s)
-    delays = sorted(at - when[number] for number, at in supervisor.ended.items())
-    if supervisor.failed and not delays:
+    supervisor.until(lambda: len(supervisor.told) + len(supervisor.failed) >= plan.num_jobs, plan.limit_s)
+    if supervisor.failed and not supervisor.told:
         raise SystemExit(f"all triggers failed: {supervisor.failed[0]}")
+    return resumes(supervisor.told, when) | {"failed": len(supervisor.failed)}
+
+
+def resumes(events: Mapping[int, Event], when: Mapping[int, float]) -> dict[str, Any]:
+    """How many tasks resumed since their jobs had ended, and how late; an event about anything else is early, whenever it came."""
+    delays = sorted(event.at - when[number] for number, event in events.items() if event.tells_end(when[number]))
+    early = [event for number, event in events.items() if not event.tells_end(when[number])]
     late = {"resume_s": delays[len(delays) // 2], "resume_worst_s": delays[-1]} if delays else {}
-    return late | {
-        "resumed": len(supervisor.ended),
-        "failed": len(supervisor.failed),
-    }
+    told = {"first_early": repr(min(early, key=lambda event: event.at).payload)[:300]} if early else {}
+    return {**late, **told, "resumed": len(delays), "early": len(early)}
+
+
+def each_second(look: Callable[[], bool]) -> Callable[[], bool]:
+    """Look once a second at most: what asks over the network, on each turn of the supervisor, would be a load of its own."""
+    looked = float("-inf")
+
+    def is_done() -> bool:
+        nonlocal looked
+        if time.monotonic() - looked < 1:
+            return False
+        looked = time.monotonic()
+        return look()
+
+    return is_done
 
 
 def watch_logs(supervisor: Supervisor, limit_s: float) -> None:
     """Serve until no task log grows any more and nothing is fetched: a replay fetches for a while what was shown before."""
     folder = Path(os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"])
-    last, since, looked = (-1, -1), time.monotonic(), 0.0
+    last, since = (-1, -1), time.monotonic()
 
     def is_shown() -> bool:
-        nonlocal last, since, looked
-        if time.monotonic() - looked > 1:
-            looked = time.monotonic()
-            size = sum(path.stat().st_size for path in folder.glob("task_*.log"))
-            now = (size, counts(supervisor.plan.url)["log_bytes_ever"])
-            if now != last:
-                last, since = now, time.monotonic()
+        nonlocal last, since
+        size = sum(path.stat().st_size for path in folder.glob("task_*.log"))
+        now = (size, counts(supervisor.plan.url)["log_bytes_ever"])
+        if now != last:
+            last, since = now, time.monotonic()
         return time.monotonic() - since > QUIET_S
 
-    supervisor.until(is_shown, limit_s)
+    supervisor.until(each_second(is_shown), limit_s)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has used."""
+    """What processes have used, all of them together."""
 
     cpu_s: float
     rss_mib: float
@@ -227,8 +284,13 @@ class Usage:
     """Since its start."""
 
     @classmethod
-    def of(cls, pid: int) -> Usage:
-        """As of now."""
+    def of(cls, *pids: int) -> Usage:
+        """As of now. The peaks of several are added up, also where they did not come at the same moment."""
+        parts = [cls._of_one(pid) for pid in pids]
+        return cls(sum(p.cpu_s for p in parts), sum(p.rss_mib for p in parts), sum(p.peak_mib for p in parts))
+
+    @classmethod
+    def _of_one(cls, pid: int) -> Usage:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
         lines = dict(line.split(":", 1) for line in status.splitlines())

@@ -29,7 +29,7 @@ def reading(order: float) -> dict[str, list[Sample]]:
 
 
 def recording(longest_s: float) -> dict[str, list[Sample]]:
-    sample = {"report_s": 0.0004, "longest_report_s": longest_s, "step_s": 1.001, "longest_step_s": 1.1, "recorded": 18}
+    sample = {"report_s": 0.0004, "longest_report_s": longest_s, "step_s": 1.001, "recorded": 18}
     return {side: [sample] * 2 for side in lineage.RECORDING}
 
 

@@ -6,7 +6,7 @@ from benchmarks.submit import Measured
 
 
 def sample(own_s: float, running_s: float) -> dict[str, float]:
-    return {"own_s": own_s, "execute_s": own_s + 0.1, "ray_s": running_s - own_s, "running_s": running_s}
+    return {"own_s": own_s, "ray_s": running_s - own_s, "running_s": running_s}
 
 
 def measured(*, own_s: float = 0.8, calls: int = 12) -> Measured:

@@ -13,7 +13,16 @@ from benchmarks.report import printed
 from benchmarks.triggerer_sides import FULL, PEER, Side
 
 FINE = {"fetched": 1.0, "missing": 0.0, "repeated": 0.0, "grown_mib": 10.0, "longest_gap_s": 30.0}
-IDLE = {"cpu_pct": 5.0, "block_ms": 20.0, "end_block_ms": 30.0, "grown_mib": 90.0, "resumed": 100.0}
+IDLE = {
+    "cpu_pct": 5.0,
+    "idle_cpu_pct": 1.0,
+    "block_ms": 20.0,
+    "start_block_ms": 90.0,
+    "end_block_ms": 30.0,
+    "grown_mib": 90.0,
+    "rss_mib": 400.0,
+    "resumed": 100.0,
+}
 
 
 def rounds(usual: Mapping[str, float], **third: float) -> Sequence[Mapping[str, float]]:
@@ -39,6 +48,7 @@ def test_one_round_with_a_block_or_a_task_that_did_not_resume_misses_the_goal_of
 
     assert missed() == []
     assert len(missed(block_ms=101.0)) == len(missed(end_block_ms=101.0)) == 1
+    assert missed(start_block_ms=101.0) == ["100 jobs, 30 s poll: worst block of the event loop at the start"]
     assert len(missed(resumed=99.0)) == 1
     assert len(missed(grown_mib=200.0)) == 1
 
@@ -59,3 +69,33 @@ def test_the_reports_are_made_with_a_peer_and_without_it(monkeypatch: pytest.Mon
         report = module.run(Options(quick=True, num_repeats=2))
         assert ("cannot be installed" in printed(report)) is not peer_runs
         assert report.plots
+
+
+def test_the_memory_in_all_stands_beside_what_the_jobs_add() -> None:
+    [memory] = [
+        goal for goal in triggerer.goals({(FULL.name, 100): rounds(IDLE)}, 100, 30.0) if "peak memory" in goal.text
+    ]
+    assert memory.measured == "94.4 MB, 419 MB in all"
+    assert memory.is_met
+
+
+def test_the_growth_of_the_cpu_is_that_of_the_jobs() -> None:
+    """An idle triggerer's CPU is there at each size, and would make any growth look smaller."""
+    cpu = {10: 1.1, 100: 2.0, 1000: 11.0}
+    samples = {(FULL.name, size): [{**IDLE, "cpu_pct": pct, "idle_cpu_pct": 1.0}] for size, pct in cpu.items()}
+    assert "CPU over an idle triggerer's to the power of 1.00" in triggerer._growth(samples, list(cpu))
+    samples[FULL.name, 10] = [{**IDLE, "cpu_pct": 0.5, "idle_cpu_pct": 1.0}]
+    assert "to the power of" in triggerer._growth(samples, list(cpu)), "no logarithm of what is below zero"
+
+
+def test_an_event_that_did_not_tell_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one(side: Side, *_: object, **__: object) -> Mapping[str, object]:
+        early = {"early": 1, "first_early": "{'end': 'lost'}"} if side is FULL else {"early": 0}
+        return {**IDLE, "requests_per_s": 3.0, **early}
+
+    monkeypatch.setattr(triggerer, "measure", one)
+    report = triggerer.run(Options(quick=True, num_repeats=1))
+    told = [note for note in report.notes if "did not tell the job's end" in note]
+    assert len(told) == 2, "of ours, at both sizes"
+    assert "the first: {'end': 'lost'}" in told[0]
+    assert report.as_json()["extra"]["samples"]["ours/5"] == [dict(one(FULL))]
