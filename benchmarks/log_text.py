@@ -13,17 +13,18 @@ CHARS_OF_A_LINE = len(LINE.format(epoch=0, step=0))
 
 @dataclass(frozen=True)
 class Log:
-    """`num_lines` at once, or growing from `began` (seconds of the wall clock) by a line each `each_s`."""
+    """`num_lines` at once; or `num_at_once`, growing from `began` (seconds of the wall clock) by a line each `each_s` to `num_lines`."""
 
     num_lines: int = 0
     began: float = 0.0
     each_s: float = 0.0
+    num_at_once: int = 0
 
     def num_lines_at(self, now: float) -> int:
         """How many lines are there."""
         if not self.each_s:
             return self.num_lines
-        return min(self.num_lines, max(0, int((now - self.began) / self.each_s)))
+        return min(self.num_lines, self.num_at_once + max(0, int((now - self.began) / self.each_s)))
 
     def line(self, number: int) -> str:
         """One line, its end included."""

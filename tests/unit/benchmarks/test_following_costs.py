@@ -105,6 +105,8 @@ def test_a_line_of_the_made_log_is_found_again() -> None:
 def test_a_growing_log_has_the_lines_of_its_age() -> None:
     log = Log(5, began=100.0, each_s=2.0)
     assert [log.num_lines_at(now) for now in (90.0, 101.0, 105.0, 1000.0)] == [0, 0, 2, 5]
+    log = Log(5, began=100.0, each_s=2.0, num_at_once=2)
+    assert [log.num_lines_at(now) for now in (90.0, 101.0, 105.0, 1000.0)] == [2, 2, 4, 5]
 
 
 def test_latencies_are_drawn_as_they_were_recorded() -> None:

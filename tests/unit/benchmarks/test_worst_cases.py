@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks import logs, triggerer
+from benchmarks.log_text import CHARS_OF_A_LINE
 from benchmarks.measure import MeasurementFailed, Sample
 from benchmarks.options import Options
 from benchmarks.report import printed
-from benchmarks.triggerer_sides import FULL, PEER, Side
+from benchmarks.triggerer_sides import FULL, PEER, QUIET, Side
 
-FINE = {"fetched": 1.0, "missing": 0.0, "repeated": 0.0, "grown_mib": 10.0, "longest_gap_s": 30.0}
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FINE = {
+    "fetched": 1.0,
+    "connections": 1.0,
+    "missing": 0.0,
+    "repeated": 0.0,
+    "grown_mib": 10.0,
+    "mean_gap_s": 30.0,
+    "longest_gap_s": 30.0,
+    "resumed": 300.0,
+}
 IDLE = {
     "cpu_pct": 5.0,
     "idle_cpu_pct": 1.0,
@@ -32,13 +46,78 @@ def rounds(usual: Mapping[str, float], **third: float) -> Sequence[Mapping[str, 
 def test_one_round_with_a_lost_or_repeated_line_misses_the_goal_of_the_logs() -> None:
     sides = ("cut", "uncut", "short", "tails", "no_tails")
     good = {side: rounds(FINE) for side in sides}
-    assert all(goal.is_met for goal in logs.goals(good, 30.0))
+    assert all(goal.is_met for goal in logs.goals(good, 30.0, 300))
     for side in ("cut", "uncut", "short"):
         for name in ("missing", "repeated"):
             missed = [
-                goal.text for goal in logs.goals({**good, side: rounds(FINE, **{name: 1.0})}, 30.0) if not goal.is_met
+                goal.text
+                for goal in logs.goals({**good, side: rounds(FINE, **{name: 1.0})}, 30.0, 300)
+                if not goal.is_met
             ]
             assert missed == [f"lines {name} in any round"]
+
+
+@pytest.mark.parametrize(
+    ("side", "third", "missed"),
+    [
+        ("cut", {"fetched": 2.52}, ["the same, by where it was cut: each replay ends there"]),
+        ("cut", {"connections": 5.0}, ["connections with three cuts"]),
+        ("cut", {"grown_mib": 20.1}, ["memory of the whole log over that of a tenth of it, at worst"]),
+        ("tails", {"mean_gap_s": 30.7}, ["many tails: the mean pause between two polls grows by, at worst"]),
+        ("tails", {"longest_gap_s": 33.1}, ["many tails: the longest pause between two polls grows by, at worst"]),
+        ("tails", {"resumed": 299.0}, ["many tails: tasks resumed in each round"]),
+    ],
+)
+def test_one_bad_round_misses_its_goal_of_the_logs(side: str, third: dict[str, float], missed: list[str]) -> None:
+    good = {name: rounds(FINE) for name in ("cut", "uncut", "short", "tails", "no_tails")}
+    found = logs.goals({**good, side: rounds(FINE, **third)}, 30.0, 300)
+    assert [goal.text for goal in found if not goal.is_met] == missed
+
+
+class FakeStandIn:
+    """Counts what it is told to have counted."""
+
+    url = ""
+    shown: Mapping[str, int] = {}
+
+    def __init__(self, _: object) -> None:
+        """As the real one is made."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to end."""
+
+    def counts(self) -> Mapping[str, int]:
+        return self.shown
+
+
+def test_a_log_that_was_not_cut_as_often_as_planned_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would look cheap."""
+    monkeypatch.setattr(logs, "RunningStandIn", FakeStandIn)
+    monkeypatch.setattr(logs, "in_triggerer", lambda *_, **__: {"grown_mib": 1.0})
+    counted = {"log_bytes_ever": 1000, "tails_ever": 3, "cuts_ever": 2}
+    monkeypatch.setattr(FakeStandIn, "shown", counted)
+    with pytest.raises(MeasurementFailed, match="2 connections were cut where 3 were to be"):
+        logs.one_log(FULL, 10, cuts=logs.CUTS)
+    assert logs.one_log(PEER, 10, cuts=logs.CUTS)["connections"] == 3
+    monkeypatch.setattr(FakeStandIn, "shown", {**counted, "cuts_ever": 3})
+    assert logs.one_log(FULL, 10, cuts=logs.CUTS)["missing"] == 10
+
+
+def test_many_tails_that_nothing_came_through_are_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"mean_gap_s": 30.0, "log_bytes_per_s": 0.0}
+    monkeypatch.setattr(logs, "RunningStandIn", FakeStandIn)
+    monkeypatch.setattr(logs, "in_triggerer", lambda *_, **__: found)
+    with pytest.raises(MeasurementFailed, match="0 bytes of log a second came"):
+        logs.many_logs(FULL, 300, poll_s=30.0)
+    assert logs.many_logs(QUIET, 300, poll_s=30.0) == found, "it streams none"
+    found["log_bytes_per_s"] = 300.0 * CHARS_OF_A_LINE
+    assert logs.many_logs(FULL, 300, poll_s=30.0) == found
+    found["mean_gap_s"] = 0.0
+    with pytest.raises(MeasurementFailed, match="no job was asked twice"):
+        logs.many_logs(QUIET, 300, poll_s=30.0)
 
 
 def test_one_round_with_a_block_or_a_task_that_did_not_resume_misses_the_goal_of_the_triggerer() -> None:
