@@ -13,6 +13,7 @@ from importlib import import_module
 
 from benchmarks import page
 from benchmarks.options import Options
+from benchmarks.page import ResultUnreadable
 from benchmarks.report import Report, printed, written
 
 BENCHMARKS = {
@@ -35,31 +36,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, help="rounds to measure instead of the benchmark's own number")
     given = parser.parse_args(arguments)
     if given.names == ["docs"]:
-        page.write()
-        return 0
+        return 0 if page_written() else 1
     if unknown := [name for name in given.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(BENCHMARKS)}")
     if given.repeats is not None and given.repeats < 1:
         parser.error("--repeats must be at least 1")
     options = Options(quick=given.quick, num_repeats=given.repeats)
     failed = [name for name in given.names or BENCHMARKS if not shown(name, options)]
-    if not options.quick:
+    is_written = options.quick or page_written()
+    return 1 if failed or not is_written else 0
+
+
+def page_written() -> bool:
+    """Bring the page up to date; whether all results could be read."""
+    try:
         page.write()
-    return 1 if failed else 0
+    except ResultUnreadable as error:
+        sys.stderr.write(f"{error}\n")
+        return False
+    return True
 
 
 def shown(name: str, options: Options) -> bool:
-    """Run one benchmark, print and write its report; whether that could be done."""
+    """Run one benchmark, write and print its report; whether it could be measured."""
     try:
         report = measured(name, options)
-        sys.stdout.write(printed(report))
-        for path in written(report, options.results):
-            sys.stdout.write(f"  written: {path}\n")
+        # Before it is printed: a pipe that broke, or a terminal that can't show a sign, must not cost what took hours.
+        paths = written(report, options.results)
     except Exception:  # a process edge: the others, which may take hours, are still to be measured
         sys.stderr.write(f"{name}: could not be measured\n{traceback.format_exc()}\n")
         return False
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(printed(report) + "".join(f"  written: {path}\n" for path in paths) + "\n")
+        sys.stdout.flush()
+    except (OSError, UnicodeError) as error:
+        sys.stderr.write(f"{name}: measured and written, but not printed: {error}\n")
     return True
 
 

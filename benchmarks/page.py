@@ -17,12 +17,24 @@ NOT_MEASURED = "Not measured yet."
 _PART = re.compile(r"(<!-- results: (\S+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
+class ResultUnreadable(Exception):
+    """A file of results can't be shown, for example one that is half written."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(file, reason)
+        self.file, self.reason = file, reason
+
+    def __str__(self) -> str:
+        """With what to do about it."""
+        return f"{self.file} can't be read as results ({self.reason}): restore it, or measure it anew"
+
+
 def with_results(page: str, results: Path = RESULTS) -> str:
-    """The page with each part between markers made anew from the JSON of that name."""
+    """The page with each part between markers made anew from the JSON of that name. Raises ResultUnreadable."""
 
     def part(match: re.Match[str]) -> str:
         file = results / f"{match[2]}.json"
-        text = section(json.loads(file.read_text(encoding="utf-8")), folder=results) if file.is_file() else NOT_MEASURED
+        text = _read(file) if file.is_file() else NOT_MEASURED
         return f"{match[1]}\n{text}\n\n{match[3]}"
 
     return _PART.sub(part, page)
@@ -43,12 +55,19 @@ def section(result: Mapping[str, Any], *, folder: Path) -> str:
 
 
 def write() -> bool:
-    """Bring the page up to date; whether it had to change."""
+    """Bring the page up to date; whether it had to change. Raises ResultUnreadable, and changes nothing then."""
     before = PAGE.read_text(encoding="utf-8")
     after = with_results(before)
     if after != before:
         PAGE.write_text(after, encoding="utf-8")
     return after != before
+
+
+def _read(file: Path) -> str:
+    try:
+        return section(json.loads(file.read_text(encoding="utf-8")), folder=file.parent)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ResultUnreadable(file, f"{type(error).__name__}: {error}") from error
 
 
 def _table(result: Mapping[str, Any]) -> str:

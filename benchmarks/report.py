@@ -135,12 +135,19 @@ def written(report: Report, folder: Path) -> list[Path]:
     """Write NAME.json and, with a plot, NAME.svg; what was written."""
     folder.mkdir(parents=True, exist_ok=True)
     figures, plot = folder / f"{report.name}.json", folder / f"{report.name}.svg"
-    figures.write_text(json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    _put(figures, json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n")
     if not report.plots:
         return [figures]
     # Drawn once the figures are safe: they may have taken hours.
-    plot.write_text(drawn(report.plots), encoding="utf-8")
+    _put(plot, drawn(report.plots))
     return [figures, plot]
+
+
+def _put(path: Path, text: str) -> None:
+    """Whole or not at all: what is there was measured too, and half a file is none."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
 
 
 def _plain(cell: Cell) -> Any:

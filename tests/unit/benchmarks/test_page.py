@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import page as page_module
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.measure import Spread
 from benchmarks.options import RESULTS
-from benchmarks.page import NOT_MEASURED, PAGE, with_results
+from benchmarks.page import NOT_MEASURED, PAGE, ResultUnreadable, with_results
 from benchmarks.report import Column, Report, written
 from tests.unit.benchmarks.test_framework import report
 
@@ -47,3 +52,27 @@ def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
     assert with_results(once, tmp_path) == once
     written(report(columns=(Column("side", "who"),)), tmp_path)
     assert with_results(once, tmp_path) != once
+
+
+@pytest.mark.parametrize("damaged", ["{", "", "{}", "[]", '{"goals": [1]}'])
+def test_results_that_cannot_be_read_are_named(
+    damaged: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback of the JSON module does not say which file to restore."""
+    file = tmp_path / "import.json"
+    file.write_text(damaged)
+    page = "<!-- results: import -->\n<!-- end -->\n"
+    with pytest.raises(ResultUnreadable, match="measure it anew") as caught:
+        with_results(page, tmp_path)
+    assert caught.value.file == file
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own
+
+    def write() -> bool:
+        return bool(with_results(page, tmp_path))
+
+    monkeypatch.setattr(page_module, "write", write)
+    monkeypatch.setattr(program, "measured", lambda name, _: report(name=name))
+    monkeypatch.setattr(program, "written", lambda *_: [])
+    for arguments in (["docs"], ["lineage"]):
+        assert program.main(arguments) == 1
+        assert str(file) in capsys.readouterr().err
