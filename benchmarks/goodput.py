@@ -16,7 +16,7 @@ from benchmarks.faulty_life import Life, Plan, Struck, costs_of, live_through
 from benchmarks.goodput_bound import Costs, bound
 from benchmarks.goodput_report import Bounds, Outcome, Setting, report
 from benchmarks.machine import this_machine
-from benchmarks.measure import MeasurementFailed, alternating
+from benchmarks.measure import MeasurementFailed, alternating, complete_rounds
 from benchmarks.options import Options
 from benchmarks.recovery_cuts import cuts_of_new_attempt, cuts_of_retried_task
 from benchmarks.report import Report
@@ -57,7 +57,7 @@ def run(options: Options) -> Report:
             seeds = seeds_with_lost_driver(rounds, mtbf_s=60 * mtbf, step_s=STEP_S, steps=num_steps)
             sides = [side(cluster, mtbf, num_steps, seeds) for side in (Ours, Plain, Peer)]
             samples = alternating({side.name: side.measure for side in sides}, rounds)
-            complete[mtbf] = len(samples[Plain.name])
+            complete[mtbf] = complete_rounds(samples)
             # A side keeps what it measured in a round that another one did not end; the bounds want whole rounds.
             outcomes += [outcome for side in sides for outcome in side.outcomes[: complete[mtbf]]]
     costs = costs_of([outcome.life for outcome in outcomes if outcome.side == Plain.name])

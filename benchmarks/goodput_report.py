@@ -211,7 +211,7 @@ def exceptions(outcomes: Sequence[Outcome], others: Sequence[str], setting: Sett
             f"Came to its last step with another number than an unharmed training: {TITLES[o.side]}, a fault every {o.mtbf:g} minutes, seed {o.seed}."
             for o in wrong
         ),
-        *(f"At {mtbf:g} minutes only {setting.rounds[mtbf]} rounds were complete." for mtbf in fewer),
+        *(f"Complete rounds at a fault every {mtbf:g} minutes: {setting.rounds[mtbf]}." for mtbf in fewer),
     ]
 
 

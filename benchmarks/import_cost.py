@@ -12,7 +12,7 @@ from functools import partial
 
 from benchmarks.import_sides import HOME, Side
 from benchmarks.machine import this_machine
-from benchmarks.measure import Sample, Spread, alternating, difference, figure
+from benchmarks.measure import Sample, Spread, alternating, complete_rounds, difference, figure
 from benchmarks.options import Options
 from benchmarks.peers import ASTRO, GOOGLE, OURS, PLAIN, Installed, install
 from benchmarks.plot import Bar, Bars
@@ -60,7 +60,7 @@ def run(options: Options) -> Report:
         goals=goals(imports),
         notes=_notes(num_files, num_forked),
         plots=_plots(found, imports, forked),
-        rounds=repeats,
+        rounds=complete_rounds(imports, together, forked),
         is_quick=options.quick,
     )
 

@@ -16,7 +16,7 @@ from airflow_provider.storage.object_store import open_object_store
 from benchmarks.fit import growth
 from benchmarks.lineage_experiment import NUM_ATTEMPTS, NUM_FILES, experiment
 from benchmarks.machine import this_machine
-from benchmarks.measure import Sample, Spread, alternating, figure, run_python
+from benchmarks.measure import Sample, Spread, alternating, complete_rounds, figure, run_python
 from benchmarks.options import ROOT, SCRATCH, Options
 from benchmarks.peers import OURS, install
 from benchmarks.plot import Lines, Series
@@ -74,9 +74,9 @@ def run(options: Options) -> Report:
         columns=COLUMNS,
         rows=[*_reading_rows(reading, sizes), *_recording_rows(recording, num_steps)],
         goals=[*reading_goals(reading, sizes), *recording_goals(recording, step_s=1.0)],
-        notes=_notes(num_steps, step_s, step_rounds),
+        notes=_notes(num_steps, step_s, complete_rounds(recording)),
         plots=_plots(reading, sizes),
-        rounds=read_rounds,
+        rounds=complete_rounds(reading),
         is_quick=options.quick,
         extra={"orders": {one: _order(reading, sizes, one) for one in ("s", "mib", "calls")}},
     )

@@ -14,7 +14,15 @@ from pathlib import Path
 from benchmarks.fit import growth
 from benchmarks.log_text import CHARS_OF_A_LINE, step_of
 from benchmarks.machine import this_machine
-from benchmarks.measure import MeasurementFailed, Sample, alternating_with_peers, difference, figure, measured
+from benchmarks.measure import (
+    MeasurementFailed,
+    Sample,
+    alternating_with_peers,
+    complete_rounds,
+    difference,
+    figure,
+    measured,
+)
 from benchmarks.options import Options
 from benchmarks.plot import Bar, Bars
 from benchmarks.report import Cell, Column, Goal, Report
@@ -73,7 +81,7 @@ def run(options: Options) -> Report:
         goals=goals(samples, poll_s, num_tails),
         notes=(*_notes(), _growth(samples)),
         plots=(Bars("Bytes fetched, times the log", "", [_bar(name, samples[name], "fetched") for name in ONE_LOG]),),
-        rounds=repeats,
+        rounds=complete_rounds(samples),
         is_quick=options.quick,
     )
 

@@ -11,6 +11,7 @@ import math
 import os
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,15 +63,35 @@ class MeasurementFailed(Exception):
 def alternating(sides: Mapping[str, Callable[[], Sample]], repeats: int) -> dict[str, list[Sample]]:
     """Measure each side once per round, the order reversed in each second round; what each gave, by side.
 
-    Reversed, since a side may leave something behind (a warm cache) that helps or harms whichever comes next.
+    Reversed, since a side may leave something behind (a warm cache) that helps or harms whichever comes next. A side that fails in the
+    second round or later ends it: the rounds that all sides came through may have taken hours, and stand.
+
+    Raises:
+        MeasurementFailed: A side failed in the first round.
     """
     if repeats < 1:
         raise ValueError(f"{repeats} rounds measure nothing")
     samples: dict[str, list[Sample]] = {name: [] for name in sides}
     for number in range(repeats):
+        found: dict[str, Sample] = {}
         for name in reversed([*sides]) if number % 2 else sides:
-            samples[name].append(sides[name]())
+            try:
+                found[name] = sides[name]()
+            except MeasurementFailed as error:
+                if number == 0:
+                    raise
+                sys.stderr.write(
+                    f"round {number + 1} of {repeats}, {name}: {error}; it is dropped, the ones before it stand\n"
+                )
+                return samples
+        for name, sample in found.items():
+            samples[name].append(sample)
     return samples
+
+
+def complete_rounds(*groups: Mapping[Any, Sequence[Sample] | str]) -> int:
+    """How many rounds each side came through; of several groups the fewest."""
+    return min(len(found) for group in groups for found in group.values() if not isinstance(found, str))
 
 
 def alternating_with_peers(

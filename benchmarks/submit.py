@@ -14,7 +14,7 @@ from airflow_provider.core.identity import TaskInstanceKey
 from benchmarks import submit_sides
 from benchmarks.fit import growth
 from benchmarks.machine import this_machine
-from benchmarks.measure import MeasurementFailed, Sample, Spread, alternating, figure, run_python
+from benchmarks.measure import MeasurementFailed, Sample, Spread, alternating, complete_rounds, figure, run_python
 from benchmarks.options import ROOT, Options
 from benchmarks.peers import ASTRO, GOOGLE, OURS, PLAIN, Installed, install
 from benchmarks.plain_jobs import TRAINING, stop_all
@@ -73,7 +73,7 @@ def run(options: Options) -> Report:
         goals=found.goals(),
         notes=(*NOTES, f"Own work grows with the checkpoints to the power of {found.order:.2f}."),
         plots=found.plots(),
-        rounds=rounds,
+        rounds=complete_rounds(samples),
         is_quick=options.quick,
         extra={"order_of_own_work": found.order},
     )

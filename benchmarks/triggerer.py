@@ -15,7 +15,16 @@ from statistics import median
 from benchmarks.fit import growth
 from benchmarks.latency import origin
 from benchmarks.machine import this_machine
-from benchmarks.measure import MeasurementFailed, Sample, alternating_with_peers, figure, measured, number, raw
+from benchmarks.measure import (
+    MeasurementFailed,
+    Sample,
+    alternating_with_peers,
+    complete_rounds,
+    figure,
+    measured,
+    number,
+    raw,
+)
 from benchmarks.options import Options
 from benchmarks.plot import Lines, Series
 from benchmarks.report import Cell, Column, Goal, Report
@@ -71,7 +80,7 @@ def run(options: Options) -> Report:
         goals=goals(samples, sizes[-1], poll_s),
         notes=(*_notes(), _growth(samples, sizes), hung, *_early(samples)),
         plots=_plots(samples, sizes),
-        rounds=repeats,
+        rounds=complete_rounds(samples),
         is_quick=options.quick,
         extra={"samples": {f"{side}/{size}": raw(found) for (side, size), found in samples.items()}},
     )

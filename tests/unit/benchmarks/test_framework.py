@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -10,10 +11,20 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import peers
+from benchmarks import page, peers
 from benchmarks.fit import growth, steepest
 from benchmarks.machine import Machine, is_quiet, sentence, this_machine
-from benchmarks.measure import MeasurementFailed, Spread, alternating, difference, figure, number, run_python, spread
+from benchmarks.measure import (
+    MeasurementFailed,
+    Spread,
+    alternating,
+    complete_rounds,
+    difference,
+    figure,
+    number,
+    run_python,
+    spread,
+)
 from benchmarks.options import RESULTS, Options
 from benchmarks.plot import Bar, Bars, Lines, Series, drawn
 from benchmarks.report import Column, Goal, Report, printed, shown, written
@@ -57,6 +68,31 @@ def test_sides_take_turns_and_each_second_round_is_reversed() -> None:
     assert [one["s"] for one in samples["a"]] == [1.0, 6.0, 7.0]
     with pytest.raises(ValueError, match="0 rounds"):
         alternating({}, 0)
+
+
+def test_a_side_that_fails_late_costs_its_round_and_not_the_ones_before(capsys: pytest.CaptureFixture[str]) -> None:
+    """What took hours stands; a round that only some came through can't be compared and goes."""
+    order: list[str] = []
+
+    def side(name: str, fails_at: int = 0) -> dict[str, float]:
+        order.append(name)
+        if len(order) == fails_at:
+            raise MeasurementFailed("no answer")
+        return {"s": float(len(order))}
+
+    samples = alternating({"a": lambda: side("a", 8), "b": lambda: side("b"), "c": lambda: side("c", 9)}, 4)
+    assert "".join(order) == "abccbaabc"
+    assert {name: [one["s"] for one in found] for name, found in samples.items()} == {
+        "a": [1.0, 6.0],
+        "b": [2.0, 5.0],
+        "c": [3.0, 4.0],
+    }
+    assert "round 3 of 4, c: no answer" in capsys.readouterr().err
+    assert complete_rounds(samples, {"peer": "cannot be installed"}) == 2
+    assert complete_rounds(samples, {"d": [{}]}) == 1
+    order.clear()
+    with pytest.raises(MeasurementFailed, match="no answer"):
+        alternating({"a": lambda: side("a"), "b": lambda: side("b", 2)}, 4)
 
 
 def test_a_figure_is_its_median_with_the_range() -> None:
@@ -216,15 +252,56 @@ def test_one_that_cannot_be_measured_does_not_keep_the_others_from_it(
 
     monkeypatch.setattr(program, "measured", measured)
     monkeypatch.setattr(program, "written", lambda report, _: [tmp_path / report.name])
+    pages: list[bool] = []
+    monkeypatch.setattr(page, "write", lambda: pages.append(True))
     assert program.main(["import", "lineage"]) == 1
     said = capsys.readouterr()
     assert "import: could not be measured" in said.err
     assert "no such interpreter" in said.err
     assert str(tmp_path / "lineage") in said.out
+    assert pages == [True], "the page shows what could be measured"
     assert program.main(["lineage", "--quick"]) == 0
+    assert pages == [True], "a quick run leaves the page alone"
     with pytest.raises(SystemExit):
         program.main(["lineages"])
     assert "no benchmark lineages" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError("gone"), UnicodeEncodeError("ascii", "\u2013", 0, 1, "no such sign")]
+)
+def test_what_cannot_be_printed_is_written_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise error
+
+    monkeypatch.setattr(program, "measured", lambda name, _: report(name=name))
+    monkeypatch.setattr(program, "written", lambda report, _: written(report, tmp_path))
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert program.main(["import", "lineage", "--quick"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["import.json", "lineage.json"]
+    assert "lineage: measured and written, but not printed" in capsys.readouterr().err
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is there was measured as well."""
+    written(report(), tmp_path)
+    before = (tmp_path / "import.json").read_text()
+    write_text = Path.write_text
+
+    def half(self: Path, text: str, **options: str) -> int:
+        write_text(self, text[:10], **options)
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", half)
+        with pytest.raises(OSError, match="no space"):
+            written(report(title="Another"), tmp_path)
+    assert (tmp_path / "import.json").read_text() == before
+    written(report(title="Another"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["import.json"], "nothing is left beside it"
 
 
 def test_a_peer_that_cannot_be_had_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from benchmarks.fault_plan import DRIVER, WORKER
 from benchmarks.faulty_life import Life, Struck
 from benchmarks.goodput_bound import Costs
 from benchmarks.goodput_report import Outcome
+from benchmarks.measure import MeasurementFailed
 from benchmarks.options import Options
 from benchmarks.recovery_cuts import cuts_of_new_attempt
 from tests.chaos.verdict import Verdict
@@ -27,6 +28,7 @@ class Lived:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sides: list[goodput.Side] = []
         self.plain: Sequence[Life] = ()
+        self.fails: tuple[str, float, int] | None = None
 
         @contextmanager
         def no_cluster(**_: object) -> Iterator[None]:
@@ -46,6 +48,8 @@ class Lived:
         def one(side: goodput.Side, seed: int) -> Outcome:
             if side not in self.sides:
                 self.sides.append(side)
+            if (side.name, side.mtbf, len(side.outcomes)) == self.fails:
+                raise MeasurementFailed("the cluster is gone")
             life = Life(0.0, is_finished=True, ended_at=500.0)
             verdict = Verdict() if side.name == "ours" else None
             return Outcome(side.name, side.mtbf, seed, life, 0, is_right=True, verdict=verdict)
@@ -59,6 +63,17 @@ def test_each_plain_life_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> Non
     found = goodput.run(Options(num_repeats=2))
     assert len(lived.plain) == len({id(life) for life in lived.plain}) == 2 * len(goodput.STEPS)
     assert found.rounds == 2
+
+
+def test_a_round_that_one_side_did_not_end_is_left_out_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the second round the sides come in reverse, so the peer and Ray alone have been measured when ours fails."""
+    lived = Lived(monkeypatch)
+    lived.fails = ("ours", 1.0, 1)
+    found = goodput.run(Options(num_repeats=2))
+    assert len(lived.plain) == 2 + 1 + 2
+    assert found.rounds == 1
+    assert len(found.extra["goodput_by_our_records"]) == 2 + 1 + 2
+    assert "Complete rounds at a fault every 1 minutes: 1." in found.notes
 
 
 def test_a_rarer_fault_has_a_longer_training_and_more_time(monkeypatch: pytest.MonkeyPatch) -> None:

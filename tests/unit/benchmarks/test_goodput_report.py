@@ -93,4 +93,4 @@ def test_rates_with_other_lengths_and_other_rounds_say_so() -> None:
     assert found.title.startswith("240 or 720 steps")
     assert [row["steps"] for row in found.rows] == [240, 720]
     assert found.rounds == 2
-    assert "At 0.5 minutes only 2 rounds were complete." in found.notes
+    assert "Complete rounds at a fault every 0.5 minutes: 2." in found.notes
