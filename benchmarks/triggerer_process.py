@@ -215,13 +215,13 @@ def all_begun(supervisor: Supervisor) -> dict[str, float]:
 
 def asked_in_window(asked: Mapping[str, int], window_s: float) -> dict[str, float]:
     """What the stand-in was asked since `begin`."""
-    return {
-        "requests_per_s": asked.get("status", 0) / window_s,
-        "bucket_per_s": asked.get("bucket", 0) / window_s,
-        "log_bytes_per_s": asked.get("log_bytes", 0) / window_s,
-        "longest_gap_s": asked.get("longest_gap_ms", 0) / 1000,
-        "mean_gap_s": asked.get("gaps_ms", 0) / 1000 / max(1, asked.get("num_gaps", 0)),
-    }
+    per_s = {"requests_per_s": "status", "bucket_per_s": "bucket", "log_bytes_per_s": "log_bytes"}
+    found = {name: asked.get(key, 0) / window_s for name, key in per_s.items()}
+    if not asked["num_gaps"]:
+        # A trigger that asks once has no pauses, and one of 0 s would look like the best.
+        return found
+    mean_s = asked["gaps_ms"] / asked["num_gaps"] / 1000
+    return found | {"mean_gap_s": mean_s, "longest_gap_s": asked["longest_gap_ms"] / 1000}
 
 
 def ends(supervisor: Supervisor, cluster: RunningStandIn) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import triggerer_process as process
-from benchmarks.triggerer_process import Event, Plan, Usage, each_second, resumes
+from benchmarks.triggerer_process import Event, Plan, Usage, asked_in_window, each_second, resumes
 
 PLAN = Plan(url="", classpath="", kwargs={}, num_jobs=3, window_s=30.0, settle_s=60.0, limit_s=20.0)
 
@@ -108,3 +108,10 @@ def test_what_two_processes_use_is_added_up() -> None:
     assert both.peak_mib > one.peak_mib
     twice = Usage.of(os.getpid(), os.getpid())
     assert twice.cpu_s == pytest.approx(2 * one.cpu_s, abs=0.5)
+
+
+def test_a_trigger_that_asks_once_has_no_pauses() -> None:
+    once = {"status": 3, "num_gaps": 0, "gaps_ms": 0, "longest_gap_ms": 8000}
+    assert asked_in_window(once, 6.0) == {"requests_per_s": 0.5, "bucket_per_s": 0.0, "log_bytes_per_s": 0.0}
+    often = asked_in_window({**once, "num_gaps": 4, "gaps_ms": 10_000, "log_bytes": 12}, 6.0)
+    assert (often["mean_gap_s"], often["longest_gap_s"], often["log_bytes_per_s"]) == (2.5, 8.0, 2.0)
