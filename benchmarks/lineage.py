@@ -5,6 +5,7 @@ Read from a real S3 server on this machine: the calls tell what a distant one wo
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -146,8 +147,10 @@ def _recording_sides(
     endpoint = f"http://{LOOPBACK}:{gate.port}"
 
     def side(name: str) -> Sample:
-        gate.on_answer = partial(_fault, gate, name)
-        call = f"recorded('s3://models/recording', {endpoint!r}, {str(folder)!r}, {num_steps}, {step_s})"
+        # A place of its own: what a side left behind in the gate must not be taken for the next one's.
+        uri = f"s3://models/recording/{uuid.uuid4().hex[:8]}"
+        gate.on_answer = partial(_fault, gate, name, uri)
+        call = f"recorded({uri!r}, {endpoint!r}, {str(folder)!r}, {num_steps}, {step_s})"
         if name == "without":
             call = f"without({num_steps}, {step_s})"
         # The thread may hang in a request: the interpreter must not wait for it.
@@ -161,8 +164,10 @@ def _recording_sides(
     return {name: partial(side, name) for name in RECORDING}
 
 
-def _fault(gate: Gate, name: str, _: Seen) -> None:
-    """After the first answered request, the driver's first sign of life, the store is what the side is named for."""
+def _fault(gate: Gate, name: str, uri: str, seen: Seen) -> None:
+    """After the driver's first sign of life there, the store is what the side is named for."""
+    if seen.method != "PUT" or uri.removeprefix("s3:/") not in seen.target:
+        return
     gate.on_answer = None
     if name == "slow":
         gate.delay_s = HANG_S

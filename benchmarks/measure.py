@@ -22,6 +22,8 @@ Sample = Mapping[str, float]
 """What one side measured in one round, by name of the figure."""
 
 MIB = 1024 * 1024
+MOST_SAID = 900
+"""Characters of an error that are shown."""
 _MARK = "benchmark-answer:"
 _PREAMBLE = f"""
 import json as _json, sys as _sys
@@ -75,6 +77,7 @@ def alternating(sides: Mapping[str, Callable[[], Sample]], repeats: int) -> dict
     for number in range(repeats):
         found: dict[str, Sample] = {}
         for name in reversed([*sides]) if number % 2 else sides:
+            sys.stderr.write(f"round {number + 1} of {repeats}: {name}\n")
             try:
                 found[name] = sides[name]()
             except MeasurementFailed as error:
@@ -194,6 +197,8 @@ def run_python(
     answers = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if done.returncode or not answers:
         last = (done.stderr.strip() or done.stdout.strip() or "it wrote nothing").splitlines()[-1]
-        raise MeasurementFailed(f"exit code {done.returncode}: {last[:300]}")
+        # The cause of an error stands at its end.
+        said = last if len(last) <= MOST_SAID else f"{last[: MOST_SAID // 3]} ... {last[-2 * MOST_SAID // 3 :]}"
+        raise MeasurementFailed(f"exit code {done.returncode}: {said}")
     value: dict[str, Any] = json.loads(answers[-1].removeprefix(_MARK))
     return value

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.machine import Machine, is_quiet, sentence
 from benchmarks.options import RESULTS, ROOT
-from benchmarks.report import shown, titles, verdict
+from benchmarks.report import counted, shown, titles, verdict
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 NOT_MEASURED = "Not measured yet."
@@ -50,7 +50,7 @@ def section(result: Mapping[str, Any], *, folder: Path) -> str:
     if result["notes"]:
         parts.append("\n".join(f"* {_escaped(note)}" for note in result["notes"]))
     noise = "" if is_quiet(machine) else " **The machine was not quiet when this began.**"
-    parts.append(f"Median (lowest\u2013highest) of {result['rounds']} rounds on {sentence(machine)}.{noise}")
+    parts.append(f"Median (lowest\u2013highest) of {counted(result['rounds'])} on {sentence(machine)}.{noise}")
     return "\n\n".join(parts)
 
 
@@ -72,11 +72,12 @@ def _read(file: Path) -> str:
 
 def _table(result: Mapping[str, Any]) -> str:
     columns = result["columns"]
-    lines = [titles(columns), ["---", *["---:"] * (len(columns) - 1)]]
+    is_text = [all(isinstance(row.get(one["key"]), str) for row in result["rows"]) for one in columns]
+    lines = [titles(columns), ["---" if text else "---:" for text in is_text]]
     lines += [[shown(row.get(column["key"])) for column in columns] for row in result["rows"]]
     return "\n".join(f"| {' | '.join(_escaped(cell) for cell in line)} |" for line in lines)
 
 
 def _escaped(text: str) -> str:
-    """As text of a table's cell: what an exception says may hold markup."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """As text of a table's cell: what an exception says may hold markup. A sign before a space opens none."""
+    return re.sub(r"<(?![ =])", "&lt;", text.replace("|", "\\|")).replace("\n", " ")

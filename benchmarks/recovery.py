@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.machine import this_machine
-from benchmarks.measure import Sample, alternating
+from benchmarks.measure import Sample, alternating, complete_rounds
 from benchmarks.options import Options
 from benchmarks.recovery_cuts import (
     Seen,
@@ -52,7 +52,7 @@ def run(options: Options) -> Report:
     with training_cluster() as cluster:
         sides = {"ours": Ours(cluster).measure, "floor": Floor(cluster).measure, "peer": Peer(cluster).measure}
         samples = alternating(sides, rounds)
-    return report(samples, state=state, rounds=rounds, is_quick=options.quick)
+    return report(samples, state=state, rounds=complete_rounds(samples), is_quick=options.quick)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from benchmarks.machine import Machine, is_quiet, sentence
 from benchmarks.measure import Spread, number
 from benchmarks.plot import Plot, drawn
 
-__all__ = ["Cell", "Column", "Goal", "Report", "number", "printed", "shown", "titles", "verdict", "written"]
+__all__ = ["Cell", "Column", "Goal", "Report", "counted", "number", "printed", "shown", "titles", "verdict", "written"]
 
 Cell = Spread | float | int | str | None
 """None stands where there is nothing to measure, a text where there is a reason to name."""
@@ -102,6 +102,11 @@ def shown(cell: Any) -> str:
     return "\u2013" if cell is None else cell if isinstance(cell, str) else number(cell)
 
 
+def counted(rounds: int) -> str:
+    """So many rounds, in words."""
+    return "one round" if rounds == 1 else f"{rounds} rounds"
+
+
 def titles(columns: Sequence[Mapping[str, str]]) -> list[str]:
     """The header of a table, units included."""
     return [f"{one['title']} [{one['unit']}]" if one["unit"] else one["title"] for one in columns]
@@ -116,7 +121,7 @@ def printed(report: Report) -> str:
     lines = [f"{report.name}: {report.title}" + (" (QUICK: the figures mean nothing)" if report.is_quick else ""), ""]
     lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
     lines.insert(3, "  " + "  ".join("-" * width for width in widths))
-    lines.append(f"\n  median (lowest\u2013highest) of {report.rounds} rounds")
+    lines.append(f"\n  median (lowest\u2013highest) of {counted(report.rounds)}")
     lines += [f"  {verdict(vars(goal))}" for goal in report.goals]
     lines += [f"  * {note}" for note in report.notes]
     lines.append(f"  on {sentence(report.machine)}")

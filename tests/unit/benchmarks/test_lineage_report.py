@@ -61,6 +61,8 @@ class Quiet(http.server.BaseHTTPRequestHandler):
         self.send_response(204)
         self.end_headers()
 
+    do_PUT = do_GET
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -71,9 +73,15 @@ def test_the_first_request_passes_and_the_next_finds_the_store_as_named(name: st
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         with Gate(server.server_address[1]) as gate:
-            gate.on_answer = partial(lineage._fault, gate, name)
+            gate.on_answer = partial(lineage._fault, gate, name, "s3://models/recording/now")
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            assert opener.open(gate.url, timeout=30).status == 204
+            for left_over in ("GET", "PUT"):  # by the side before, which hung in the gate
+                request = urllib.request.Request(f"{gate.url}/models/recording/then/alive.json", method=left_over)
+                assert opener.open(request, timeout=30).status == 204
+                assert gate.is_open
+                assert gate.delay_s == 0
+            alive = urllib.request.Request(f"{gate.url}/models/recording/now/alive.json", method="PUT")
+            assert opener.open(alive, timeout=30).status == 204
             if name == "slow":
                 assert gate.delay_s == lineage.HANG_S
             elif name == "away":

@@ -46,8 +46,8 @@ def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
     assert "\nkept\n" in once
     assert part(once, "logs").strip() == NOT_MEASURED
     assert "| side | time [ms] |\n| --- | ---: |\n| a\\|b &lt;i> | 80 (70\u201395.5) |" in once
-    assert "* met: time of ours: 80 ms (goal &lt; 100 ms)" in once
-    assert "* MISSED: calls: 17 (goal &lt;= 16)" in once
+    assert "* met: time of ours: 80 ms (goal < 100 ms)" in once
+    assert "* MISSED: calls: 17 (goal <= 16)" in once
     assert "of 5 rounds on A CPU" in once
     assert with_results(once, tmp_path) == once
     written(report(columns=(Column("side", "who"),)), tmp_path)
