@@ -61,7 +61,7 @@ class Quiet(http.server.BaseHTTPRequestHandler):
         self.send_response(204)
         self.end_headers()
 
-    do_PUT = do_GET
+    do_PUT = do_GET  # noqa: N815 - the name that http.server calls
 
     def log_message(self, *_: object) -> None:
         pass
