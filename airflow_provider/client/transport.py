@@ -212,6 +212,7 @@ class AsyncTransport:
         """Open no connection yet."""
         self._endpoint = endpoint
         self._http = httpx.AsyncClient(**endpoint.client_options(context))
+        self._free = asyncio.Semaphore(endpoint.timeouts.max_connections)
 
     async def send(self, request: ApiRequest[Any]) -> Reply:
         """Send and read the whole answer."""
@@ -237,18 +238,36 @@ class AsyncTransport:
     async def stream(self, request: ApiRequest[Any]) -> AsyncIterator[httpx.Response]:
         """Send and let the caller read the answer."""
         limit_s = self._endpoint.limit_s(request)
+        async with self._connection(request):
+            try:
+                sent = self._http.send(_build(self._http, self._endpoint, request), stream=True)
+                # Each byte of a header that trickles in is an answer for the client's own limits.
+                response = await asyncio.wait_for(sent, limit_s)
+            except asyncio.TimeoutError as error:
+                raise self._endpoint.too_slow(request, limit_s=limit_s) from error
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise self._endpoint.translate(error, request) from error
+            try:
+                yield response
+            finally:
+                await response.aclose()
+
+    @asynccontextmanager
+    async def _connection(self, request: ApiRequest[Any]) -> AsyncIterator[None]:
+        """Wait for one of the pool's connections.
+
+        The pool itself looks at each connection for each request that waits, each time that anything changes: when a thousand jobs ended
+        at once, it held up the event loop, and with it all triggers, for half a minute. So they wait here, where it costs nothing.
+        """
         try:
-            sent = self._http.send(_build(self._http, self._endpoint, request), stream=True)
-            # Each byte of a header that trickles in is an answer for the client's own limits.
-            response = await asyncio.wait_for(sent, limit_s)
-        except asyncio.TimeoutError as error:
-            raise self._endpoint.too_slow(request, limit_s=limit_s) from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._endpoint.translate(error, request) from error
+            await asyncio.wait_for(self._free.acquire(), self._endpoint.timeouts.read_s)
+        except asyncio.TimeoutError:
+            error = httpx.PoolTimeout(f"all {self._endpoint.timeouts.max_connections} connections are in use")
+            raise self._endpoint.translate(error, request) from None
         try:
-            yield response
+            yield
         finally:
-            await response.aclose()
+            self._free.release()
 
     async def close(self) -> None:
         """Close the pool."""

@@ -32,6 +32,7 @@ def sync_client(server: FakeJobsServer, **options: Any) -> SyncJobsClient:
 def async_client(server: FakeJobsServer, **options: Any) -> AsyncJobsClient:
     """Client with short limits."""
     credentials = options.pop("credentials", ClusterCredentials(token=TOKEN))
+    timeouts = options.pop("timeouts", FAST)
     return AsyncJobsClient(
-        ClusterAddress.parse(server.url), credentials=credentials, timeouts=FAST, submit_limits=QUICK, **options
+        ClusterAddress.parse(server.url), credentials=credentials, timeouts=timeouts, submit_limits=QUICK, **options
     )
