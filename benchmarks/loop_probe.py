@@ -6,18 +6,19 @@ A task that sleeps and looks how late it woke would need hundreds of wakes a sec
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from multiprocessing import RawArray
 from typing import Any
 
-_WORST, _WORST_CPU = range(2)
+_WORST, _WORST_CPU, _WORST_COLLECTION = range(3)
 
 
 class Probe:
     """Figures in shared memory: made before a fork, filled by the child, read by the parent."""
 
     def __init__(self) -> None:
-        self._shared: Any = RawArray("d", 2)
+        self._shared: Any = RawArray("d", 3)
 
     @property
     def worst_ms(self) -> float:
@@ -29,12 +30,18 @@ class Probe:
         """The most processor time that the loop's thread spent between two looks: what a busy machine can't spoil."""
         return float(self._shared[_WORST_CPU]) * 1000
 
+    @property
+    def worst_collection_ms(self) -> float:
+        """The longest garbage collection: of all that the process holds, so mostly of what Airflow loaded."""
+        return float(self._shared[_WORST_COLLECTION]) * 1000
+
     def reset(self) -> None:
         """Begin anew."""
-        self._shared[_WORST] = self._shared[_WORST_CPU] = 0.0
+        self._shared[_WORST] = self._shared[_WORST_CPU] = self._shared[_WORST_COLLECTION] = 0.0
 
     def watch_running_loop(self) -> None:
         """Time each turn of the loop that runs now."""
+        self._watch_collections()
         selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio offers no other place
         look, shared = selector.select, self._shared
         left, left_cpu = time.perf_counter(), time.thread_time()
@@ -52,3 +59,15 @@ class Probe:
             return ready
 
         selector.select = timed
+
+    def _watch_collections(self) -> None:
+        shared, began = self._shared, 0.0
+
+        def timed(phase: str, _: dict[str, int]) -> None:
+            nonlocal began
+            if phase == "start":
+                began = time.perf_counter()
+            else:
+                shared[_WORST_COLLECTION] = max(shared[_WORST_COLLECTION], time.perf_counter() - began)
+
+        gc.callbacks.append(timed)

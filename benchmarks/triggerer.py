@@ -50,6 +50,7 @@ COLUMNS = (
     Column("bucket_per_s", "bucket requests", "1/s"),
     Column("block_ms", "worst block", "ms"),
     Column("block_cpu_ms", "its own CPU", "ms"),
+    Column("collection_ms", "longest garbage collection", "ms"),
     Column("start_block_ms", "worst block at start", "ms"),
     Column("end_block_ms", "worst block at the ends", "ms"),
     Column("resume_s", "end to resume, median", "s"),
@@ -180,7 +181,8 @@ def _notes() -> tuple[str, ...]:
             "subtracted where the title says so. Pages that both processes share count twice in the memory in all."
         ),
         (
-            "The worst block is the longest time from one look at the sockets to the next; its own CPU is what a busy machine can't add. "
+            "The worst block is the longest time from one look at the sockets to the next; its own CPU is what a busy machine can't add. A full "
+            "garbage collection of the interpreter, which goes through all that Airflow has loaded, is such a block on each side. "
             "At the start triggers are imported and all begin at once; the window begins two poll intervals after that, so it shows a steady state."
         ),
         f"Each job writes a line each {LINE_EACH_S:g} s. The {FIRST_HANG}th question for a status and each {HANGS_EACH}th after it are never answered, the peer's excepted.",

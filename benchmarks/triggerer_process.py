@@ -177,12 +177,14 @@ def measured(plan: Plan) -> dict[str, Any]:
             "cpu_s": after.cpu_s - idle.cpu_s,
             "block_ms": PROBE.worst_ms,
             "block_cpu_ms": PROBE.worst_cpu_ms,
+            "collection_ms": PROBE.worst_collection_ms,
             "window_s": window_s,
             "connections_read": supervisor.num_connections_read,
         }
         figures |= asked_in_window(cluster.counts(), window_s)
         PROBE.reset()
         figures |= ends(supervisor, cluster)
+        figures["collection_ms"] = max(figures["collection_ms"], PROBE.worst_collection_ms)
         figures |= {"end_block_ms": PROBE.worst_ms, "rss_mib": (peak := Usage.of(*both).peak_mib)}
         figures["grown_mib"] = peak - empty.rss_mib
         return figures | {f"asked_{key}": n for key, n in cluster.counts().items()}

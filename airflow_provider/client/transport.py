@@ -260,7 +260,10 @@ class AsyncTransport:
         at once, it held up the event loop, and with it all triggers, for half a minute. So they wait here, where it costs nothing.
         """
         try:
-            await asyncio.wait_for(self._free.acquire(), self._endpoint.timeouts.read_s)
+            if self._free.locked():
+                await asyncio.wait_for(self._free.acquire(), self._endpoint.timeouts.read_s)
+            else:  # as a rule: without a timer and a task for each poll
+                await self._free.acquire()
         except asyncio.TimeoutError:
             error = httpx.PoolTimeout(f"all {self._endpoint.timeouts.max_connections} connections are in use")
             raise self._endpoint.translate(error, request) from None
