@@ -21,7 +21,7 @@ _LONGEST_S = 4e8
 
 
 ALIVE_CHECK_S = 60.0
-"""How often a sign of life is read while the cluster answers, at most."""
+"""How often a sign of life is read that is old or could not be read, while the cluster answers."""
 
 
 class WaitLimits(BaseModel):
@@ -40,7 +40,7 @@ class WaitLimits(BaseModel):
     silent_driver_timeout_s: float | None = Field(default=1800.0, gt=0, le=_LONGEST_S)
     """Longest age of the driver's sign of life while Ray calls the job RUNNING; None never gives such a job up."""
     alive_check_s: float = Field(default=ALIVE_CHECK_S, gt=0, le=_LONGEST_S)
-    """How often the sign of life is read while the cluster answers."""
+    """How often the sign of life is read while the cluster answers, once it is old or when it could not be read."""
     deadline_grace_s: float = Field(default=30.0, ge=0, le=_LONGEST_S)
     """The driver ends itself at the deadline; after this much more the waiter stops the job."""
 
@@ -52,6 +52,18 @@ POLL_JITTER = 0.2
 def pause_s(limits: WaitLimits, chance: float) -> float:
     """How long to wait before the next poll; `chance` is a random number from 0 to 1."""
     return limits.poll_interval_s * (1 + POLL_JITTER * (2 * chance - 1))
+
+
+def alive_pause_s(age_s: float, limits: WaitLimits) -> float:
+    """How long a sign of life that is so old need not be read again: before that it can't be older than the next limit.
+
+    So a silence is seen as early as by reading it at each poll, by a fraction of the reads.
+    """
+    silent = limits.silent_driver_timeout_s
+    limit_s = SILENCE_TO_TELL_S if silent is None else min(SILENCE_TO_TELL_S, silent)
+    pause = limit_s - age_s if age_s < limit_s else limits.alive_check_s
+    # A bucket that was away in between makes a driver look silent that could not write: so there are two reads at least.
+    return pause if silent is None else min(pause, silent / 2)
 
 
 class WaitEnd(str, Enum):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
@@ -26,7 +26,16 @@ from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.record_parts import AttemptRef
 from airflow_provider.core.redaction import redact
-from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll, pause_s
+from airflow_provider.core.waiting import (
+    GoOn,
+    WaitEnd,
+    WaitLimits,
+    WaitOver,
+    WaitState,
+    alive_pause_s,
+    judge_poll,
+    pause_s,
+)
 
 if TYPE_CHECKING:
     from airflow_provider.client.jobs_client import AsyncJobsClient
@@ -37,10 +46,11 @@ LOG_END_WAIT_S = 30.0
 LAST_READ_S = 30.0
 """How long the read of a log's last part may take whose tail did not end in time."""
 FETCH_S = 5.0
-"""How long the rest of a short log may take to be fetched, before its tail is waited for after all."""
+"""How long the rest of a short log may take of a job that goes on: what stops it, or a retry, waits for this."""
 SHORT_LOG_BYTES = TailLimits.final_chars
 """Up to this size a log is fetched again for its last lines, rather than waited for: what is longer would lose its start."""
 
+_Read = TypeVar("_Read")
 _UNANSWERED = frozenset({WaitEnd.LOST, WaitEnd.UNREACHABLE})
 
 
@@ -80,8 +90,10 @@ class JobWaiter:
         self._tail: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._alive_read = self._watched_since = time.monotonic()
         self._alive_age_s: float | None = None
+        self._alive_due = 0.0
+        self._is_sign_unread = False
+        self._watch_anew()
 
     def cancel(self) -> None:
         """End the wait from another thread, also one that is about to begin."""
@@ -131,7 +143,7 @@ class JobWaiter:
                 alive_age_s, is_outcome_there = await self._alive_age(sight), False
             else:
                 # Silence of the driver is counted only while the job is seen running.
-                self._watched_since, self._alive_age_s = time.monotonic(), None
+                self._watch_anew()
                 alive_age_s, is_outcome_there = await self._signs()
             judgement = judge_poll(
                 state,
@@ -178,26 +190,36 @@ class JobWaiter:
             return ClusterSilent(redact(f"{type(error).__name__}: {error}")[:300])
 
     async def _alive_age(self, sight: JobSeen) -> float | None:
-        """How long the driver has been silent, read seldom while the cluster answers; the last known value in between.
+        """How long the driver has been silent, read when that may matter; the last known value in between.
 
         Only the time counts in which the job ran and the bucket could be read: a driver can't write to a store that is away,
         and its sign of life is as old as the outage when that ends.
         """
-        now = time.monotonic()
+        limits, now = self.following.limits, time.monotonic()
         if sight.status is not JobStatus.RUNNING:
-            self._alive_read = self._watched_since = now
-            self._alive_age_s = None
-        elif now - self._alive_read >= self.following.limits.alive_check_s:
-            self._alive_read = now
+            self._watch_anew()
+        elif now >= self._alive_due:
             try:
                 alive = await sync_to_async(self._records.alive, thread_sensitive=False)(self.following.ref)
-            except RayTrainError:
-                self._watched_since, self._alive_age_s = now, None
+            except RayTrainError as error:
+                if not self._is_sign_unread:
+                    self._say(f"the driver's sign of life can't be read: {error.what}")
+                self._is_sign_unread = True
+                self._watch_anew(limits.alive_check_s)
                 return None
+            self._is_sign_unread = False
             watched_s = time.monotonic() - self._watched_since
             # A driver that never gave a sign of life is as silent as one that stopped.
             self._alive_age_s = min(alive.age_s, watched_s) if alive else watched_s
+            self._alive_due = time.monotonic() + alive_pause_s(self._alive_age_s, limits)
         return self._alive_age_s
+
+    def _watch_anew(self, pause_s: float | None = None) -> None:
+        """Count a silence from now on; the first reads of jobs that began together are spread."""
+        self._watched_since, self._alive_age_s = time.monotonic(), None
+        if pause_s is None:
+            pause_s = alive_pause_s(0.0, self.following.limits) * random.random()  # noqa: S311 - as for polls
+        self._alive_due = self._watched_since + pause_s
 
     async def _signs(self) -> tuple[float | None, bool]:
         """What the bucket says while the cluster doesn't: age of the sign of life, and whether an outcome lies there."""
@@ -233,16 +255,18 @@ class JobWaiter:
         """Give the last lines time to arrive. Those of a short log are fetched: Ray's tail ends seconds after the job.
 
         The tail goes on meanwhile, since the fetch may fail where it doesn't. A job that goes on (its time is up) has no end of its log that
-        could be waited for, and a cluster that does not answer is asked nothing more: a retry, or what stops the job, waits for this.
+        could be waited for long, and a cluster that does not answer is asked nothing more.
         """
         if tail.done() or end in _UNANSWERED:
             return
+        limit_s = LOG_END_WAIT_S if end is WaitEnd.ENDED else FETCH_S
+        until = time.monotonic() + limit_s
         fetch = asyncio.create_task(self._rest_of_short_log(client))
         try:
-            await asyncio.wait({tail, fetch}, timeout=FETCH_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({tail, fetch}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             rest = fetch.result() if fetch.done() else None
             if rest is None and end is WaitEnd.ENDED:
-                await asyncio.wait({tail}, timeout=LOG_END_WAIT_S)
+                await asyncio.wait({tail}, timeout=max(0.0, until - time.monotonic()))
             if tail.done():
                 return
         finally:
@@ -260,10 +284,7 @@ class JobWaiter:
         """By its size as Ray says it, which costs Ray a read of all of it: not asked where we have more already."""
         if self._reader.furthest > SHORT_LOG_BYTES:
             return None
-        try:
-            size = await client.log_size(self.following.submission_id)
-        except Exception:  # noqa: BLE001 - a broken log never decides how the training ended
-            return None
+        size = await _or_none(client.log_size(self.following.submission_id))
         is_short = size is not None and EMPTY_LOG <= size <= SHORT_LOG_BYTES
         rest = await self._rest_of_log(client) if is_short else None
         return rest if rest is not None and rest.is_complete else None
@@ -273,10 +294,7 @@ class JobWaiter:
         read = client.logs(
             self.following.submission_id, position=self._reader.safe_position, max_chars=TailLimits.final_chars
         )
-        try:
-            return await asyncio.wait_for(read, LAST_READ_S)
-        except Exception:  # noqa: BLE001 - as above
-            return None
+        return await _or_none(asyncio.wait_for(read, LAST_READ_S))
 
     async def _show(self, chunk: LogChunk) -> None:
         for line in chunk.lines:
@@ -286,6 +304,14 @@ class JobWaiter:
             self._say(chunk.note)
         # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
         await asyncio.sleep(0)
+
+
+async def _or_none(read: Awaitable[_Read | None]) -> _Read | None:
+    """What a read of a log gives; None also where it failed, whatever the error."""
+    try:
+        return await read
+    except Exception:  # noqa: BLE001 - a broken log never decides how the training ended
+        return None
 
 
 async def _cancelled(task: asyncio.Task[Any]) -> None:

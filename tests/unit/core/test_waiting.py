@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from airflow_provider.core.decision import FRESH_ALIVE_S, ClusterSilent, JobSight
-from airflow_provider.core.waiting import GoOn, WaitEnd, WaitLimits, WaitOver, WaitState, judge_poll
+from airflow_provider.core.waiting import (
+    SILENCE_TO_TELL_S,
+    GoOn,
+    WaitEnd,
+    WaitLimits,
+    WaitOver,
+    WaitState,
+    alive_pause_s,
+    judge_poll,
+)
 from tests.support.records import NOW, SESSION, gone, seen
 
 SILENT = ClusterSilent("timed out")
@@ -187,3 +196,24 @@ def test_a_silent_driver_is_told_once_before_it_is_given_up() -> None:
         "the job is RUNNING, but its driver gave no sign of life for 300 s",
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("silent", "age", "expected"),
+    [
+        (1800.0, 0.0, SILENCE_TO_TELL_S),
+        (1800.0, 10.0, SILENCE_TO_TELL_S - 10),
+        (1800.0, SILENCE_TO_TELL_S - 1, 1.0),
+        (1800.0, SILENCE_TO_TELL_S, 60.0),
+        (1800.0, 1790.0, 60.0),
+        (None, 10.0, SILENCE_TO_TELL_S - 10),
+        (None, 5000.0, 60.0),
+        (400.0, 0.0, 200.0),
+        (45.0, 0.0, 22.5),
+        (45.0, 44.0, 1.0),
+        (45.0, 50.0, 22.5),
+    ],
+)
+def test_a_sign_of_life_is_read_again_when_it_can_be_too_old(silent: float | None, age: float, expected: float) -> None:
+    """Not before, since each read costs; not later, since people are told then. A limit has two reads at least: a bucket may be away."""
+    assert alive_pause_s(age, LIMITS.model_copy(update={"silent_driver_timeout_s": silent})) == expected

@@ -50,9 +50,17 @@ async def ended(server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch) -> Wait
 async def test_a_tail_that_lives_shows_the_end_where_the_file_cannot_be_fetched(
     monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    monkeypatch.setattr(waiter_module, "FETCH_S", 0.3)
     with FakeJobsServer(token=TOKEN) as server:
         server.add(fault)
+        waiting = await ended(server, monkeypatch)
+    assert waiting.lines == ["a", "b", "Traceback", "ValueError: why"]
+
+
+async def test_a_fetch_that_takes_its_time_is_awaited_as_long_as_the_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded dashboard: the tail is between two looks, and the file comes later than a stop would wait for it."""
+    monkeypatch.setattr(waiter_module, "LOG_END_WAIT_S", LONG_S)
+    monkeypatch.setattr(waiter_module, "FETCH_S", 0.0)
+    with FakeJobsServer(token=TOKEN, poll_s=LONG_S) as server:  # a tail that looks once and then stays open
         waiting = await ended(server, monkeypatch)
     assert waiting.lines == ["a", "b", "Traceback", "ValueError: why"]
 

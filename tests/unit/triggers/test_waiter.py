@@ -273,8 +273,9 @@ async def test_a_running_job_whose_driver_is_silent_is_given_up() -> None:
     assert (await waiting.over()).end is WaitEnd.SILENT_DRIVER
 
 
-async def test_silence_is_counted_only_while_the_bucket_can_be_read() -> None:
+async def test_silence_is_counted_only_while_the_bucket_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """G5: when an outage of 40 minutes ends, the sign of life is as old as the outage, and the driver is well."""
+    monkeypatch.setattr(waiter_module.random, "random", lambda: 0.0)
     limits = SILENCE.model_copy(update={"silent_driver_timeout_s": 600.0})
     waiting = Waiting(FakeAsyncJobs(["RUNNING"] * 60 + ["SUCCEEDED"]), limits=limits)
     old_sign_of_life(waiting)
@@ -282,6 +283,20 @@ async def test_silence_is_counted_only_while_the_bucket_can_be_read() -> None:
         waiting.store.fail_call(number, StoreUnreachable("the store is away"))
     assert (await waiting.over()).end is WaitEnd.ENDED
     assert waiting.store.num_calls > 20, "the store came back and was read"
+    assert [said for said in waiting.said if "sign of life" in said] == [
+        "the driver's sign of life can't be read: the store is away"
+    ], "once, not at each poll"
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.999])
+async def test_a_driver_that_lives_is_asked_for_seldom(monkeypatch: pytest.MonkeyPatch, chance: float) -> None:
+    """A thousand jobs polled each 30 s would else be a read of the bucket at every second poll."""
+    monkeypatch.setattr(waiter_module.random, "random", lambda: chance)
+    limits = QUICK.model_copy(update={"silent_driver_timeout_s": 1800.0})
+    waiting = Waiting(FakeAsyncJobs(["RUNNING"] * 100 + ["SUCCEEDED"]), limits=limits)
+    waiting.store.put_raw(layout.alive(1, 1), alive().body())
+    assert (await waiting.over()).end is WaitEnd.ENDED
+    assert waiting.store.num_calls == (1 if chance == 0.0 else 0)
 
 
 async def test_a_driver_that_never_gave_a_sign_of_life_is_silent_too() -> None:
