@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _MAX_BODY = 16 * 1024 * 1024
 """Bytes of an ordinary answer; Ray's largest, a job, stays under 100 kB."""
+_IDLE = 4
+"""Connections kept open between requests. The pool looks at each of them for each request, and 30 polls a second need one or two."""
 _MAX_ERROR_BODY = 64 * 1024
 
 
@@ -50,27 +52,31 @@ class Endpoint:
     credentials: ClusterCredentials
     timeouts: Timeouts
 
-    def client_options(self, context: ssl.SSLContext) -> dict[str, Any]:
-        """Arguments that both httpx clients take.
+    def transport_options(self, context: ssl.SSLContext) -> dict[str, Any]:
+        """Arguments that both of httpx's transports take.
 
-        `trust_env` is off: proxy variables and `.netrc` must not redirect a request that carries a token, and the same
-        address has to mean the same cluster in the scheduler, the triggerer and on a worker.
+        They are used without its clients: those add redirects, cookies, `.netrc` and proxy variables, none of which may touch a request that
+        carries a token (one address has to mean one cluster in the scheduler, the triggerer and on a worker), and a third of a poll's cost.
         """
+        num = self.timeouts.max_connections
+        limits = httpx.Limits(max_connections=num, max_keepalive_connections=min(_IDLE, num), keepalive_expiry=15.0)
+        return {"verify": context, "trust_env": False, "limits": limits}
+
+    def build(self, request: ApiRequest[Any]) -> httpx.Request:
+        """What is sent. Raises httpx.InvalidURL."""
         times = self.timeouts
-        return {
-            "headers": {"User-Agent": "airflow-ray-train", "Accept": "application/json"} | self.credentials.headers(),
-            "verify": context,
-            "trust_env": False,
-            "follow_redirects": False,
-            "timeout": httpx.Timeout(
-                connect=times.connect_s, read=times.read_s, write=times.write_s, pool=times.read_s
-            ),
-            "limits": httpx.Limits(
-                max_connections=times.max_connections,
-                max_keepalive_connections=min(20, times.max_connections),
-                keepalive_expiry=15.0,
-            ),
-        }
+        headers = {"User-Agent": "airflow-ray-train", "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
+        headers |= self.credentials.headers()
+        if request.content_type is not None:
+            headers["Content-Type"] = request.content_type
+        limits = {"connect": times.connect_s, "read": times.read_s, "write": times.write_s, "pool": times.read_s}
+        return httpx.Request(
+            request.method,
+            self.address.http(request.path),
+            headers=headers,
+            content=request.content,
+            extensions={"timeout": limits},
+        )
 
     def reply(self, response: httpx.Response, body: bytes) -> Reply:
         """What the parse functions need of an answer."""
@@ -167,7 +173,8 @@ class SyncTransport:
     def __init__(self, endpoint: Endpoint, context: ssl.SSLContext) -> None:
         """Open no connection yet."""
         self._endpoint = endpoint
-        self._http = httpx.Client(**endpoint.client_options(context))
+        self._http = httpx.HTTPTransport(**endpoint.transport_options(context))
+        self._is_closed = False
 
     def send(self, request: ApiRequest[Any]) -> Reply:
         """Send and read the whole answer."""
@@ -191,8 +198,9 @@ class SyncTransport:
     @contextmanager
     def stream(self, request: ApiRequest[Any]) -> Iterator[httpx.Response]:
         """Send and let the caller read the answer."""
+        _refuse_if(is_closed=self._is_closed)
         try:
-            response = self._http.send(_build(self._http, self._endpoint, request), stream=True)
+            response = self._http.handle_request(self._endpoint.build(request))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._endpoint.translate(error, request) from error
         try:
@@ -202,6 +210,7 @@ class SyncTransport:
 
     def close(self) -> None:
         """Close the pool."""
+        self._is_closed = True
         self._http.close()
 
 
@@ -211,7 +220,8 @@ class AsyncTransport:
     def __init__(self, endpoint: Endpoint, context: ssl.SSLContext) -> None:
         """Open no connection yet."""
         self._endpoint = endpoint
-        self._http = httpx.AsyncClient(**endpoint.client_options(context))
+        self._http = httpx.AsyncHTTPTransport(**endpoint.transport_options(context))
+        self._is_closed = False
         self._free = asyncio.Semaphore(endpoint.timeouts.max_connections)
 
     async def send(self, request: ApiRequest[Any]) -> Reply:
@@ -239,8 +249,9 @@ class AsyncTransport:
         """Send and let the caller read the answer."""
         limit_s = self._endpoint.limit_s(request)
         async with self._connection(request):
+            _refuse_if(is_closed=self._is_closed)
             try:
-                sent = self._http.send(_build(self._http, self._endpoint, request), stream=True)
+                sent = self._http.handle_async_request(self._endpoint.build(request))
                 # Each byte of a header that trickles in is an answer for the client's own limits.
                 response = await asyncio.wait_for(sent, limit_s)
             except asyncio.TimeoutError as error:
@@ -274,7 +285,14 @@ class AsyncTransport:
 
     async def close(self) -> None:
         """Close the pool."""
+        self._is_closed = True
         await self._http.aclose()
+
+
+def _refuse_if(*, is_closed: bool) -> None:
+    """The pool itself would connect again, and nobody would close that."""
+    if is_closed:
+        raise RuntimeError("this client is closed")
 
 
 def certificate_problem(error: BaseException) -> str | None:
@@ -317,13 +335,6 @@ def tls_context(address: ClusterAddress, credentials: ClusterCredentials) -> ssl
     context = httpx.create_ssl_context(trust_env=False)
     context.load_default_certs()
     return context
-
-
-def _build(client: httpx.Client | httpx.AsyncClient, endpoint: Endpoint, request: ApiRequest[Any]) -> httpx.Request:
-    headers = {} if request.content_type is None else {"Content-Type": request.content_type}
-    return client.build_request(
-        request.method, endpoint.address.http(request.path), content=request.content, headers=headers
-    )
 
 
 def _origin(location: str) -> str:

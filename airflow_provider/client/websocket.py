@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message. Ray's are 10 lines or 20,000 characters, but one line has no limit."""
+PING_S = 45.0
+"""How often a quiet session is asked for a sign: before the minute after which proxies cut what is silent."""
 CLOSE_S = 1.0
 """How long a closing handshake may take."""
 TOO_BIG = 1009
@@ -82,6 +84,7 @@ async def open_tail(
         proxy=None,  # as for HTTP: proxy variables must not redirect a request that carries a token
         compression=None,  # its buffers would cost more per followed job than they save
         open_timeout=times.connect_s + times.read_s,
+        ping_interval=PING_S,
         close_timeout=CLOSE_S,
         max_size=MAX_MESSAGE,
         max_queue=4,

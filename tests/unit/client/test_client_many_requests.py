@@ -25,7 +25,7 @@ async def test_requests_that_wait_for_a_connection_do_not_wait_in_the_pool() -> 
         async with async_client(server, timeouts=Timeouts(max_connections=2)) as client:
             asked = [asyncio.create_task(client.get_job("job-1")) for _ in range(50)]
             await until(lambda: fault.num_hit == 2)
-            pool = client._shared.transport._http._transport._pool  # type: ignore[attr-defined]
+            pool = client._shared.transport._http._pool  # type: ignore[attr-defined]
             assert len(pool._requests) == 2
             for task in asked:
                 task.cancel()

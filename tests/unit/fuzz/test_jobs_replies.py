@@ -89,7 +89,7 @@ def test_the_blocking_client_answers_anything_with_a_value_or_an_error_of_ours(
 ) -> None:
     with SyncJobsClient(ADDRESS, credentials=CREDENTIALS, submit_limits=LIMITS, sleep=lambda _: None) as client:
         client._transport._http.close()
-        client._transport._http = httpx.Client(transport=httpx.MockTransport(handler(reply)))
+        client._transport._http = httpx.MockTransport(handler(reply))
         for ask in (
             client.version,
             lambda: use(client.get_job("s")),
@@ -127,7 +127,7 @@ def test_the_async_client_does_too(reply: tuple[int, dict[str, str], bytes]) -> 
         async with AsyncJobsClient(ADDRESS, credentials=CREDENTIALS, submit_limits=LIMITS, sleep=no_sleep) as client:
             transport = client._shared.transport
             await transport._http.aclose()
-            transport._http = httpx.AsyncClient(transport=httpx.MockTransport(handler(reply)))
+            transport._http = httpx.MockTransport(handler(reply))
             calls: tuple[Callable[[], Awaitable[object]], ...] = (
                 client.version,
                 lambda: client.get_job("s"),
@@ -151,6 +151,6 @@ def test_a_damaged_job_is_never_an_unknown_job(body: bytes) -> None:
         client._transport._http.close()
         for status in (200, 404):
             reply = (status, {"content-type": "application/json"}, body if status == 200 else json.dumps(JOB).encode())
-            client._transport._http = httpx.Client(transport=httpx.MockTransport(handler(reply)))
+            client._transport._http = httpx.MockTransport(handler(reply))
             with only_typed_errors():
                 assert client.get_job("s") is not None
