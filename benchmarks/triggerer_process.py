@@ -96,7 +96,7 @@ class Supervisor(TriggerRunnerSupervisor):
 
     def _connection(self, conn_id: str) -> ConnectionResponse:
         self.num_connections_read += 1
-        none = dict.fromkeys(("schema", "login", "password", "port", "extra"))
+        none = dict.fromkeys(("host", "schema", "login", "password", "port", "extra"))
         return ConnectionResponse.model_validate({"conn_id": conn_id} | none | self.plan.connections[conn_id])
 
     def heartbeat(self) -> None:

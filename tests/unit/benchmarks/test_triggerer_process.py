@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import triggerer_process as process
 from benchmarks.triggerer_process import Event, Plan, Usage, asked_in_window, each_second, resumes
+from benchmarks.triggerer_sides import connections
 
 PLAN = Plan(url="", classpath="", kwargs={}, num_jobs=3, window_s=30.0, settle_s=60.0, limit_s=20.0)
 
@@ -51,6 +54,15 @@ def begun(monkeypatch: pytest.MonkeyPatch, clock: Clock, plan: Plan, polled: Cal
     monkeypatch.setattr(process, "counts", lambda _: {"jobs_asked": polled()})
     supervisor: Any = FakeSupervisor(plan, clock)
     return process.all_begun(supervisor)
+
+
+@pytest.mark.parametrize("conn_id", ["ray_ours", "bucket"])
+def test_each_connection_of_a_trigger_is_answered(conn_id: str) -> None:
+    """One that Airflow refused made all reads of the bucket fail, unseen, and the triggerer look cheap."""
+    known = connections("http://127.0.0.1:1")
+    asked: Any = SimpleNamespace(plan=replace(PLAN, connections=known), num_connections_read=0)
+    found = process.Supervisor._connection(asked, conn_id)
+    assert (found.conn_type, found.host) == (known[conn_id]["conn_type"], known[conn_id].get("host"))
 
 
 def test_a_window_begins_once_the_start_is_over(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
