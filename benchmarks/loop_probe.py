@@ -1,4 +1,4 @@
-"""How long an event loop didn't look at its sockets: exact, and at the price of three clock readings a turn.
+"""How long an event loop didn't look at its sockets, from 1 ms on: exact, and at the price of three clock readings a turn.
 
 A task that sleeps and looks how late it woke would need hundreds of wakes a second to see a block of 10 ms, and would be a load itself.
 """
@@ -12,7 +12,7 @@ from multiprocessing import RawArray
 from typing import Any
 
 LEAST_S = 0.001
-"""Shorter turns are not looked at: a processor's time is asked of the kernel, and there are a thousand turns a second."""
+"""Shorter turns are not looked at, which halves the price; where there was no longer one, the figures are 0."""
 _WORST, _WORST_CPU, _WORST_COLLECTION = range(3)
 
 

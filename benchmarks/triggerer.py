@@ -37,7 +37,7 @@ HANGS_EACH = 100
 MB_OF_MIB = 1.048576
 LINE_EACH_S = 30.0
 SIGNS_SURE = 20
-"""So many reads of signs of life are expected in a window before none of them is taken for a fault."""
+"""So many reads of signs of life are expected in a window before few of them are taken for a fault."""
 LEAST_CPU_PCT = 0.01
 """What the jobs' CPU is taken for where it drowns in that of an idle triggerer: a growth needs positive costs."""
 SIDES = (FULL, FLOOR, PEER)
@@ -111,10 +111,12 @@ def measure(side: Side, size: int, *, poll_s: float, window_s: float, hangs_each
             limit_s=limit_s,
             idle_s=min(5.0, poll_s / 2),
         )
-    if side is FULL and size * window_s > SIGNS_SURE * SILENCE_TO_TELL_S and not found["bucket_per_s"]:
-        raise MeasurementFailed(
-            f"none of {size} triggers read the bucket in {window_s:g} s: theirs is not the work of a real one"
-        )
+    if side is FULL and size * window_s > SIGNS_SURE * SILENCE_TO_TELL_S:
+        expected = size / SILENCE_TO_TELL_S
+        if found["bucket_per_s"] < expected / 2:
+            raise MeasurementFailed(
+                f"{found['bucket_per_s']:.2f} reads of the bucket a second, not about {expected:.2f}: theirs is not the work of a real trigger"
+            )
     return found
 
 
@@ -199,7 +201,7 @@ def _notes() -> tuple[str, ...]:
             "The peer asks for its connection in tasks that it makes itself, where Airflow 3.3.2's triggerer doesn't answer a blocking "
             "question: with a connection kept in Airflow its trigger fails. Here it has one in the environment."
         ),
-        "Only ours reads the bucket: the driver's sign of life, each five minutes for each job.",
+        "Only ours reads the bucket: the driver's sign of life, each five minutes for each job, and both records behind each question without an answer.",
     )
 
 

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 _MAX_BODY = 16 * 1024 * 1024
 """Bytes of an ordinary answer; Ray's largest, a job, stays under 100 kB."""
-_IDLE = 4
-"""Connections kept open between requests. The pool looks at each of them for each request, and 30 polls a second need one or two."""
+_IDLE = 20
+"""Of so many connections an idle one is kept for the next request. httpcore counts the busy ones too: where it is less than what questions
+without an answer hold, each request connects anew."""
+_HEADERS = {"User-Agent": "airflow-ray-train", "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
 _MAX_ERROR_BODY = 64 * 1024
 
 
@@ -42,6 +44,7 @@ class Timeouts:
     upload_s: float = 300.0
     """The same for packages and whole logs."""
     max_connections: int = 100
+    """Of one pool. On asyncio, packages and whole logs get at most half of them, so that they never hold up a poll."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class Endpoint:
     def build(self, request: ApiRequest[Any]) -> httpx.Request:
         """What is sent. Raises httpx.InvalidURL."""
         times = self.timeouts
-        headers = {"User-Agent": "airflow-ray-train", "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
-        headers |= self.credentials.headers()
+        headers = httpx.Headers(_HEADERS)
+        headers.update(self.credentials.headers())
         if request.content_type is not None:
             headers["Content-Type"] = request.content_type
         limits = {"connect": times.connect_s, "read": times.read_s, "write": times.write_s, "pool": times.read_s}
@@ -222,7 +225,9 @@ class AsyncTransport:
         self._endpoint = endpoint
         self._http = httpx.AsyncHTTPTransport(**endpoint.transport_options(context))
         self._is_closed = False
-        self._free = asyncio.Semaphore(endpoint.timeouts.max_connections)
+        num = endpoint.timeouts.max_connections
+        self._free = asyncio.Semaphore(num - num // 2)
+        self._free_for_bulk = asyncio.Semaphore(max(1, num // 2))
 
     async def send(self, request: ApiRequest[Any]) -> Reply:
         """Send and read the whole answer."""
@@ -270,18 +275,19 @@ class AsyncTransport:
         The pool itself looks at each connection for each request that waits, each time that anything changes: when a thousand jobs ended
         at once, it held up the event loop, and with it all triggers, for half a minute. So they wait here, where it costs nothing.
         """
+        free = self._free_for_bulk if request.is_bulk else self._free
         try:
-            if self._free.locked():
-                await asyncio.wait_for(self._free.acquire(), self._endpoint.timeouts.read_s)
+            if free.locked():
+                await asyncio.wait_for(free.acquire(), self._endpoint.timeouts.read_s)
             else:  # as a rule: without a timer and a task for each poll
-                await self._free.acquire()
+                await free.acquire()
         except asyncio.TimeoutError:
             error = httpx.PoolTimeout(f"all {self._endpoint.timeouts.max_connections} connections are in use")
             raise self._endpoint.translate(error, request) from None
         try:
             yield
         finally:
-            self._free.release()
+            free.release()
 
     async def close(self) -> None:
         """Close the pool."""

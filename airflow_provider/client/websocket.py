@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message. Ray's are 10 lines or 20,000 characters, but one line has no limit."""
-PING_S = 45.0
-"""How often a quiet session is asked for a sign: before the minute after which proxies cut what is silent."""
+PING_S = 40.0
+"""How often a quiet session is asked for a sign: proxies cut what is silent after 50 s or a minute as a rule."""
 CLOSE_S = 1.0
 """How long a closing handshake may take."""
 TOO_BIG = 1009

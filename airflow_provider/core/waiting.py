@@ -24,6 +24,10 @@ ALIVE_CHECK_S = 60.0
 """How often a sign of life is read that is old or could not be read, while the cluster answers."""
 
 
+ALIVE_PERIOD_S = 20.0
+"""Within so long a driver that can write renews its sign of life; it tries each 15 s."""
+
+
 class WaitLimits(BaseModel):
     """When a waiter stops believing. All times in seconds."""
 
@@ -57,12 +61,18 @@ def pause_s(limits: WaitLimits, chance: float) -> float:
 def alive_pause_s(age_s: float, limits: WaitLimits) -> float:
     """How long a sign of life that is so old need not be read again: before that it can't be older than the next limit.
 
-    So a silence is seen as early as by reading it at each poll, by a fraction of the reads.
+    So a silence is seen as early as by reading it at each poll, or one writing period later, by a fraction of the reads.
     """
     silent = limits.silent_driver_timeout_s
-    limit_s = SILENCE_TO_TELL_S if silent is None else min(SILENCE_TO_TELL_S, silent)
-    pause = limit_s - age_s if age_s < limit_s else limits.alive_check_s
-    # A bucket that was away in between makes a driver look silent that could not write: so there are two reads at least.
+    pause = min(
+        (limit - age_s for limit in (SILENCE_TO_TELL_S, silent) if limit is not None and limit > age_s),
+        default=limits.alive_check_s,
+    )
+    if age_s >= SILENCE_TO_TELL_S:  # it is told, and who is told wants to know when it is over
+        pause = min(pause, limits.alive_check_s)
+    # A driver whose bucket was away writes at its next turn: its sign isn't judged before that. And a limit has two reads at least, so that
+    # an outage is seen.
+    pause = max(pause, ALIVE_PERIOD_S)
     return pause if silent is None else min(pause, silent / 2)
 
 

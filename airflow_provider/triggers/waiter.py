@@ -205,7 +205,7 @@ class JobWaiter:
                 if not self._is_sign_unread:
                     self._say(f"the driver's sign of life can't be read: {error.what}")
                 self._is_sign_unread = True
-                self._watch_anew(limits.alive_check_s)
+                self._watch_anew(min(limits.alive_check_s, alive_pause_s(0.0, limits)))
                 return None
             self._is_sign_unread = False
             watched_s = time.monotonic() - self._watched_since
@@ -214,12 +214,12 @@ class JobWaiter:
             self._alive_due = time.monotonic() + alive_pause_s(self._alive_age_s, limits)
         return self._alive_age_s
 
-    def _watch_anew(self, pause_s: float | None = None) -> None:
+    def _watch_anew(self, first_read_s: float | None = None) -> None:
         """Count a silence from now on; the first reads of jobs that began together are spread."""
         self._watched_since, self._alive_age_s = time.monotonic(), None
-        if pause_s is None:
-            pause_s = alive_pause_s(0.0, self.following.limits) * random.random()  # noqa: S311 - as for polls
-        self._alive_due = self._watched_since + pause_s
+        if first_read_s is None:
+            first_read_s = alive_pause_s(0.0, self.following.limits) * random.random()  # noqa: S311 - as for polls
+        self._alive_due = self._watched_since + first_read_s
 
     async def _signs(self) -> tuple[float | None, bool]:
         """What the bucket says while the cluster doesn't: age of the sign of life, and whether an outcome lies there."""

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from airflow_provider.client import Timeouts
+from airflow_provider.client.requests import get_job
 from airflow_provider.core.errors import ClusterUnreachable
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from airflow_provider.testing.jobs_api_parts import Fault
 from tests.support.fake_jobs_client import until
-from tests.support.jobs_clients import TOKEN, async_client
+from tests.support.jobs_clients import TOKEN, async_client, sync_client
 
 JOB = "/api/jobs/job-1"
 
@@ -22,7 +23,7 @@ async def test_requests_that_wait_for_a_connection_do_not_wait_in_the_pool() -> 
     with FakeJobsServer(token=TOKEN) as server:
         server.add_job("job-1")
         fault = server.add(Fault("hang", "GET", JOB, times=2))
-        async with async_client(server, timeouts=Timeouts(max_connections=2)) as client:
+        async with async_client(server, timeouts=Timeouts(max_connections=4)) as client:
             asked = [asyncio.create_task(client.get_job("job-1")) for _ in range(50)]
             await until(lambda: fault.num_hit == 2)
             pool = client._shared.transport._http._pool  # type: ignore[attr-defined]
@@ -37,11 +38,69 @@ async def test_requests_that_wait_for_a_connection_do_not_wait_in_the_pool() -> 
 async def test_a_request_that_gets_no_connection_in_time_was_never_sent() -> None:
     with FakeJobsServer(token=TOKEN) as server:
         server.add_job("job-1")
-        async with async_client(server, timeouts=Timeouts(max_connections=1, read_s=0.05)) as client:
+        async with async_client(server, timeouts=Timeouts(max_connections=2, read_s=0.05)) as client:
             taken = client._shared.transport._free
             async with taken:
                 with pytest.raises(ClusterUnreachable, match="no answer in time") as caught:
                     await client.get_job("job-1")
             assert caught.value.never_sent
-            assert "all 1 connections are in use" in str(caught.value)
+            assert "all 2 connections are in use" in str(caught.value)
             assert server.num("GET", JOB) == 0
+
+
+@pytest.mark.asyncio
+async def test_questions_without_an_answer_do_not_make_the_others_connect_anew() -> None:
+    """httpcore closes an idle connection once it has more than it keeps, busy ones among them: then each poll would be a handshake."""
+    with FakeJobsServer(token=TOKEN) as server:
+        server.add_job("job-1")
+        fault = server.add(Fault("hang", "GET", JOB, times=8))
+        async with async_client(server) as client:
+            hung = [asyncio.create_task(client.get_job("job-1")) for _ in range(8)]
+            await until(lambda: fault.num_hit == 8)
+            await client.get_job("job-1")
+            opened = set(client._shared.transport._http._pool.connections)
+            assert len(opened) == 9, "the idle one is kept"
+            for _ in range(5):
+                await client.get_job("job-1")
+            assert set(client._shared.transport._http._pool.connections) == opened
+            for task in hung:
+                task.cancel()
+            await asyncio.wait(hung)
+
+
+@pytest.mark.asyncio
+async def test_logs_that_are_slow_do_not_hold_up_a_poll() -> None:
+    """When a thousand jobs end at once, each asks for the rest of its log."""
+    with FakeJobsServer(token=TOKEN) as server:
+        server.add_job("job-1")
+        fault = server.add(Fault("hang", "GET", f"{JOB}/logs", times=100))
+        async with async_client(server, timeouts=Timeouts(max_connections=4)) as client:
+            logs = [asyncio.create_task(client.logs("job-1")) for _ in range(10)]
+            await until(lambda: fault.num_hit == 2)
+            assert await client.get_job("job-1") is not None
+            for task in logs:
+                task.cancel()
+            await asyncio.wait(logs)
+        assert fault.num_hit == 2
+
+
+@pytest.mark.asyncio
+async def test_a_closed_transport_connects_no_more() -> None:
+    """Its pool would, and nobody would close that: also for a request that waited for a connection meanwhile."""
+    with FakeJobsServer(token=TOKEN) as server:
+        server.add_job("job-1")
+        client = async_client(server, timeouts=Timeouts(max_connections=2))
+        transport = client._shared.transport
+        async with transport._free:
+            waiting = asyncio.create_task(client.get_job("job-1"))
+            await asyncio.sleep(0)
+            await client.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await waiting
+        with pytest.raises(RuntimeError, match="closed"):
+            await transport.send(get_job("job-1"))
+        blocking = sync_client(server)
+        blocking.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            blocking.get_job("job-1")
+        assert server.num("GET", JOB) == 0

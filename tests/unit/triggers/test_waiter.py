@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -286,6 +287,19 @@ async def test_silence_is_counted_only_while_the_bucket_can_be_read(monkeypatch:
     assert [said for said in waiting.said if "sign of life" in said] == [
         "the driver's sign of life can't be read: the store is away"
     ], "once, not at each poll"
+
+
+@pytest.mark.parametrize("interruption", ["PENDING", AWAY])
+async def test_a_silence_is_counted_anew_behind(monkeypatch: pytest.MonkeyPatch, interruption: Any) -> None:
+    """Two stretches of a job that runs, each shorter than the limit and both together longer, are no silence: the driver may have been away too."""
+    now = iter(range(0, 10**9, 60))
+    monkeypatch.setattr(waiter_module, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    limits = QUICK.model_copy(update={"silent_driver_timeout_s": 18_000.0, "pending_timeout_s": None})
+    steady = FakeAsyncJobs(["RUNNING"])
+    assert (await Waiting(steady, limits=limits).over()).end is WaitEnd.SILENT_DRIVER
+    num = steady.num_polls * 2 // 3
+    broken = Waiting(FakeAsyncJobs([*["RUNNING"] * num, interruption, *["RUNNING"] * num, "SUCCEEDED"]), limits=limits)
+    assert (await broken.over()).end is WaitEnd.ENDED
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.999])
