@@ -282,7 +282,8 @@ class AsyncTransport:
             else:  # as a rule: without a timer and a task for each poll
                 await free.acquire()
         except asyncio.TimeoutError:
-            error = httpx.PoolTimeout(f"all {self._endpoint.timeouts.max_connections} connections are in use")
+            what = "packages and whole logs" if request.is_bulk else "short requests"
+            error = httpx.PoolTimeout(f"all connections for {what} are in use")
             raise self._endpoint.translate(error, request) from None
         try:
             yield

@@ -44,7 +44,7 @@ async def test_a_request_that_gets_no_connection_in_time_was_never_sent() -> Non
                 with pytest.raises(ClusterUnreachable, match="no answer in time") as caught:
                     await client.get_job("job-1")
             assert caught.value.never_sent
-            assert "all 2 connections are in use" in str(caught.value)
+            assert "all connections for short requests are in use" in str(caught.value)
             assert server.num("GET", JOB) == 0
 
 
