@@ -43,19 +43,32 @@ class Settings:
     """Of each job: see `Log`."""
     cuts_at: list[int] = field(default_factory=list)
     """Characters after which a log connection is cut, one for each of the first connections of a job."""
+    pauses_of_each: int = 0
+    """See `Pauses`."""
 
 
 @dataclass
 class Pauses:
-    """The times between two questions for one job's status; one counts whole if its second question came after `begin`."""
+    """The times between two questions for one job's status since `begin`.
 
+    The mean is that of each job's first `num_each` pauses that began after `begin` (0: of all), once they have ended. Pauses that a window
+    cuts off would shift it: which ones it cuts depends on their length.
+    """
+
+    num_each: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
     num: int = 0
     total_s: float = 0.0
     longest_s: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        """One that has ended."""
-        self.num, self.total_s, self.longest_s = self.num + 1, self.total_s + seconds, max(self.longest_s, seconds)
+    def add(self, name: str, seconds: float | None) -> None:
+        """A question for a job, so long after the last one."""
+        num_before, self.asked[name] = self.asked[name], self.asked[name] + 1
+        if seconds is None:
+            return
+        self.longest_s = max(self.longest_s, seconds)
+        if num_before and (self.num_each == 0 or num_before <= self.num_each):
+            self.num, self.total_s = self.num + 1, self.total_s + seconds
 
     def shown(self, still_open: Sequence[float]) -> dict[str, int]:
         """The figures. One that has not ended yet may be the longest: a job that is asked no more must not look well served."""
@@ -83,7 +96,7 @@ class StandIn:
         self.tails: Counter[str] = Counter()
         self.polled: dict[str, float] = {}
         """When each job's status was asked last."""
-        self.pauses = Pauses()
+        self.pauses = Pauses(settings.pauses_of_each)
         self.log_bytes = self.num_cuts = 0
         self.log = Log(**settings.log)
 
@@ -108,7 +121,7 @@ class StandIn:
     async def begin(self, _: web.Request) -> web.Response:
         """Count anew."""
         self.counts.clear()
-        self.pauses = Pauses()
+        self.pauses = Pauses(self.settings.pauses_of_each)
         return web.Response()
 
     async def show_counts(self, _: web.Request) -> web.Response:
@@ -156,8 +169,7 @@ class StandIn:
         self.counts["status"] += 1
         self.num_status += 1
         now = time.monotonic()
-        if name in self.polled:
-            self.pauses.add(now - self.polled[name])
+        self.pauses.add(name, now - self.polled[name] if name in self.polled else None)
         self.polled[name] = now
         if self.hangs():
             self.counts["hung"] += 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.credentials import ClusterCredentials, InsecureDashboardWarning
+from airflow_provider.client.endpoint import Timeouts
 from airflow_provider.client.jobs_client import AsyncJobsClient, SyncJobsClient
 from airflow_provider.client.log_reader import LogReader
 from airflow_provider.client.log_tail import TailLimits, last_chunk
 from airflow_provider.client.packages import MAX_PACKAGE_BYTES, package_directory, package_files
 from airflow_provider.client.protocol import AsyncJobs, JobsClient
 from airflow_provider.client.submitting import SubmitLimits
-from airflow_provider.client.transport import Timeouts
 from airflow_provider.client.values import (
     AlreadyExists,
     ClusterVersion,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider.client import requests
 from airflow_provider.client.credentials import ClusterCredentials
+from airflow_provider.client.endpoint import Endpoint, Timeouts, tls_context
 from airflow_provider.client.log_body import LogBody, NotALog
 from airflow_provider.client.log_tail import Clock, TailLimits, follow
-from airflow_provider.client.pool import Pool, acquire, release
 from airflow_provider.client.submitting import (
     Answer,
     EnsurePackage,
@@ -20,7 +20,7 @@ from airflow_provider.client.submitting import (
     Wait,
     submit_or_find_steps,
 )
-from airflow_provider.client.transport import Body, Endpoint, SyncTransport, Timeouts, tls_context
+from airflow_provider.client.sync_transport import SyncTransport
 from airflow_provider.client.websocket import open_tail
 from airflow_provider.core.errors import RayTrainError
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.client.address import ClusterAddress
     from airflow_provider.client.log_reader import LogReader
+    from airflow_provider.client.pool import Pool
     from airflow_provider.client.requests import ApiRequest
     from airflow_provider.client.values import (
         AlreadyExists,
@@ -152,19 +153,18 @@ class SyncJobsClient:
         A 500 here (ClusterUnreachable) with a job that has ended means that the driver's node is gone, and the log with it.
         """
         request = requests.logs(submission_id)
-        guard, body = Body(self._endpoint, request), LogBody(position=position, max_chars=max_chars)
+        body = LogBody(position=position, max_chars=max_chars)
         with self._transport.stream(request) as response:
             if not response.is_success:
-                reply = self._endpoint.reply(response, self._transport.read(response, request))
-                request.parse(reply)
+                body_of_error = self._transport.read(response, request)
+                request.parse(self._endpoint.reply(response.status_code, response.headers, body_of_error))
                 return None
             try:
                 for data in self._transport.pieces(response, request):
-                    guard.check_time()
                     body.feed(data)
                 return body.finish()
             except NotALog as error:
-                request.parse(self._endpoint.reply(response, error.head))
+                request.parse(self._endpoint.reply(response.status_code, response.headers, error.head))
                 return None
 
     def _call(self, request: ApiRequest[T]) -> T:
@@ -186,7 +186,8 @@ class SyncJobsClient:
 class AsyncJobsClient:
     """Asyncio client; use it as an async context manager.
 
-    The same methods and errors as `SyncJobsClient`, and the log tail. Clients of one event loop with the same address and
+    The same methods and errors as `SyncJobsClient`, and the log tail; a GET, HEAD or PUT whose connection ends without an answer is sent
+    once more. Clients of one event loop with the same address and
     credentials share one connection pool.
     """
 
@@ -218,9 +219,14 @@ class AsyncJobsClient:
         await self.close()
 
     async def close(self, *, is_broken: bool = False) -> None:
-        """Leave the connection pool; its last user closes it. `is_broken`: whoever connects next gets a new one."""
+        """Leave the connection pool; its last user closes it. `is_broken`: whoever connects next gets a new one.
+
+        A client that is open when its event loop ends is complained about by aiohttp, in the log.
+        """
         pool, self._pool, self._is_closed = self._pool, None, True
         if pool is not None:
+            from airflow_provider.client.pool import release
+
             await release(pool, is_broken=is_broken)
 
     async def version(self) -> ClusterVersion:
@@ -274,26 +280,25 @@ class AsyncJobsClient:
         A 500 here (ClusterUnreachable) with a job that has ended means that the driver's node is gone, and the log with it.
         """
         request = requests.logs(submission_id)
-        guard, body = Body(self._endpoint, request), LogBody(position=position, max_chars=max_chars)
+        body = LogBody(position=position, max_chars=max_chars)
         async with self._shared.transport.stream(request) as response:
-            if not response.is_success:
-                reply = self._endpoint.reply(response, await self._shared.transport.read(response, request))
-                request.parse(reply)
+            if not 200 <= response.status < 300:
+                body_of_error = await self._shared.transport.read(response, request)
+                request.parse(self._endpoint.reply(response.status, response.headers, body_of_error))
                 return None
             try:
                 async for data in self._shared.transport.pieces(response, request):
-                    guard.check_time()
                     body.feed(data)
                 return body.finish()
             except NotALog as error:
-                request.parse(self._endpoint.reply(response, error.head))
+                request.parse(self._endpoint.reply(response.status, response.headers, error.head))
                 return None
 
     async def log_size(self, submission_id: str) -> int | None:
         """Bytes of the answer with the whole log, which isn't fetched; None where Ray or what is before it doesn't say."""
         async with self._shared.transport.stream(requests.log_size(submission_id)) as response:
             length = response.headers.get("Content-Length", "")
-            is_said = response.status_code == 200 and "Content-Encoding" not in response.headers and length.isdecimal()
+            is_said = response.status == 200 and "Content-Encoding" not in response.headers and length.isdecimal()
             return int(length) if is_said else None
 
     def open_tail(self, submission_id: str) -> AbstractAsyncContextManager[AsyncIterator[str]]:
@@ -326,6 +331,9 @@ class AsyncJobsClient:
         if self._is_closed:
             raise RuntimeError("this client is closed")
         if self._pool is None:
+            # With it comes aiohttp, a tenth of a second or more to import, which a blocking client does without.
+            from airflow_provider.client.pool import acquire
+
             self._pool = acquire(self._endpoint)
         return self._pool
 

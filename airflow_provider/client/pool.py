@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from airflow_provider.client.transport import AsyncTransport, Endpoint, tls_context
+from airflow_provider.client.async_transport import AsyncTransport
+from airflow_provider.client.endpoint import Endpoint, tls_context
 
 if TYPE_CHECKING:
     import ssl
@@ -27,7 +28,8 @@ _POOLS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pools] = WeakKeyDictionary
 class Pool:
     """Connections to one dashboard under one identity."""
 
-    key: Hashable
+    key: Hashable = field(repr=False)
+    """The headers are part of it, in clear."""
     transport: AsyncTransport
     context: ssl.SSLContext
     num_users: int = 0

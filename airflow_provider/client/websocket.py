@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from airflow_provider.client import requests
-from airflow_provider.client.transport import Endpoint, certificate_problem, certificate_refused
+from airflow_provider.client.endpoint import CHECK_NETWORK, Endpoint, certificate_problem, certificate_refused
 from airflow_provider.core.errors import ClusterAuthFailed, ClusterUnreachable
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ async def open_tail(
             raise certificate_refused(address, problem) from error
         raise ClusterUnreachable(
             f"no log connection to {address}",
-            known=endpoint.credentials.redact(f"{type(error).__name__}: {error}")[:500],
-            change="check that the dashboard runs and that this machine reaches it",
+            known=endpoint.known(error),
+            change=CHECK_NETWORK,
             status=None,
         ) from error
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from difflib import get_close_matches
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -83,6 +85,9 @@ class RayHook(BaseHook):
         """An async client on the event loop's pool for this dashboard; close it after use."""
         from airflow_provider.client.jobs_client import AsyncJobsClient
 
+        # A tenth of a second or more, in which no other trigger of the process would run. Each waits for it in a thread, also where another one
+        # has begun it: the module is known from then on, and importing it here would wait in the event loop.
+        await asyncio.to_thread(import_module, "airflow_provider.client.pool")
         address, credentials = await self.atarget()
         return AsyncJobsClient(address, credentials=credentials)
 

@@ -201,7 +201,8 @@ class FakeJobsServer:
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
         body = b"" if request.headers.get("Upgrade") else await read_body(request)
-        self.requests.append(Recorded(request.method, request.path, dict(request.headers), body or b""))
+        port = request.transport.get_extra_info("peername")[1] if request.transport else 0
+        self.requests.append(Recorded(request.method, request.path, dict(request.headers), body or b"", port))
         fault = next((fault for fault in self.faults if fault.takes(request)), None)
         if fault is not None and fault.kind != "drop":
             return await carry_out(fault, request)

@@ -40,6 +40,8 @@ class Recorded:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    port: int
+    """The client's: requests on one connection share it."""
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from airflow_provider.client import (
@@ -36,3 +38,35 @@ def async_client(server: FakeJobsServer, **options: Any) -> AsyncJobsClient:
     return AsyncJobsClient(
         ClusterAddress.parse(server.url), credentials=credentials, timeouts=timeouts, submit_limits=QUICK, **options
     )
+
+
+Ask = Callable[..., Any]
+"""(server or address, name of a client's method, its arguments, credentials or timeouts of the client) -> what the method returned."""
+
+
+def ask_sync(server: FakeJobsServer | ClusterAddress, method: str, *args: Any, **options: Any) -> Any:
+    """By the blocking client."""
+    of_client = _options(options)
+    with SyncJobsClient(_address(server), **of_client) as client:
+        return getattr(client, method)(*args, **options)
+
+
+def ask_async(server: FakeJobsServer | ClusterAddress, method: str, *args: Any, **options: Any) -> Any:
+    """By the other one, on an event loop of its own."""
+
+    async def run() -> Any:
+        of_client = _options(options)
+        async with AsyncJobsClient(_address(server), **of_client) as client:
+            return await getattr(client, method)(*args, **options)
+
+    return asyncio.run(run())
+
+
+def _address(server: FakeJobsServer | ClusterAddress) -> ClusterAddress:
+    return server if isinstance(server, ClusterAddress) else ClusterAddress.parse(server.url)
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the client, taken out of the method's."""
+    credentials = options.pop("credentials", ClusterCredentials(token=TOKEN))
+    return {"credentials": credentials, "timeouts": options.pop("timeouts", FAST), "submit_limits": QUICK}

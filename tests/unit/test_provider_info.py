@@ -18,7 +18,7 @@ from airflow.sdk._shared.module_loading import import_string
 from airflow_provider.hooks.ray import ALLOWED_EXTRAS, RayHook
 from airflow_provider.provider_info import get_provider_info
 
-HEAVY = ("ray", "torch", "boto3", "botocore", "pyarrow", "pandas", "kubernetes", "numpy")
+HEAVY = ("ray", "torch", "boto3", "botocore", "pyarrow", "pandas", "kubernetes", "numpy", "aiohttp")
 
 
 @pytest.fixture
@@ -113,6 +113,18 @@ def test_importing_it_loads_nothing_heavy(module: str) -> None:
     added = done.stdout.splitlines()[-1].split()
     assert module in added
     assert [name for name in added if name.partition(".")[0] in HEAVY] == []
+
+
+def test_what_submits_and_stops_needs_no_asyncio_client() -> None:
+    """aiohttp takes a tenth of a second or more to import, in each try."""
+    program = (
+        "import sys; from airflow_provider.client import ClusterAddress, SyncJobsClient\n"
+        "with SyncJobsClient(ClusterAddress.parse('127.0.0.1:1')) as client:\n"
+        "    try: client.version()\n"
+        "    except Exception as error: print(type(error).__name__, 'httpx' in sys.modules, 'aiohttp' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["ClusterUnreachable", "True", "False"]
 
 
 def test_the_runtime_is_never_imported_on_airflows_side() -> None:

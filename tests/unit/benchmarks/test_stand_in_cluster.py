@@ -47,10 +47,19 @@ async def test_counting_anew_does_not_put_off_what_hangs() -> None:
 
 def test_a_pause_that_has_not_ended_may_be_the_longest() -> None:
     pauses = Pauses()
-    pauses.add(2.0)
-    pauses.add(4.0)
+    for seconds in (None, 2.0, 4.0):
+        pauses.add("a", seconds)
     assert pauses.shown([]) == {"num_gaps": 2, "gaps_ms": 6000, "longest_gap_ms": 4000}
     assert pauses.shown([1.0, 9.0]) == {"num_gaps": 2, "gaps_ms": 6000, "longest_gap_ms": 9000}
+
+
+def test_the_mean_is_of_each_jobs_first_whole_pauses_since_the_window_began() -> None:
+    """A window that cuts pauses off cuts the long ones more often."""
+    pauses = Pauses(num_each=2)
+    for name, seconds in (("a", 30.0), ("a", 1.0), ("b", None), ("a", 3.0), ("a", 50.0), ("b", 4.0)):
+        pauses.add(name, seconds)
+    assert pauses.shown([]) == {"num_gaps": 3, "gaps_ms": 8000, "longest_gap_ms": 50_000}
+    assert Pauses().shown([]) == {"num_gaps": 0, "gaps_ms": 0, "longest_gap_ms": 0}
 
 
 async def test_pauses_are_counted_anew_and_a_job_that_has_ended_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +77,12 @@ async def test_pauses_are_counted_anew_and_a_job_that_has_ended_has_none(monkeyp
         await at(150.0, "/api/jobs/a")
         await at(151.0, "/stand-in/begin")
         await at(160.0, "/api/jobs/a")
-        counts = await at(165.0, "/stand-in/counts")
-        assert (counts["num_gaps"], counts["gaps_ms"], counts["longest_gap_ms"]) == (1, 10_000, 10_000)
-        assert (await at(180.0, "/stand-in/counts"))["longest_gap_ms"] == 20_000
+        counts = await at(161.0, "/stand-in/counts")
+        assert (counts["num_gaps"], counts["longest_gap_ms"]) == (0, 10_000), "that one began before"
+        await at(165.0, "/api/jobs/a")
+        counts = await at(166.0, "/stand-in/counts")
+        assert (counts["num_gaps"], counts["gaps_ms"], counts["longest_gap_ms"]) == (1, 5_000, 10_000)
+        assert (await at(180.0, "/stand-in/counts"))["longest_gap_ms"] == 15_000
         stand_in.ends["a"] = 0.0
         assert (await at(180.0, "/stand-in/counts"))["longest_gap_ms"] == 10_000
 

@@ -127,3 +127,4 @@ def test_a_trigger_that_asks_once_has_no_pauses() -> None:
     assert asked_in_window(once, 6.0) == {"requests_per_s": 0.5, "bucket_per_s": 0.0, "log_bytes_per_s": 0.0}
     often = asked_in_window({**once, "num_gaps": 4, "gaps_ms": 10_000, "log_bytes": 12}, 6.0)
     assert (often["mean_gap_s"], often["longest_gap_s"], often["log_bytes_per_s"]) == (2.5, 8.0, 2.0)
+    assert often["num_gaps"] == 4

@@ -13,7 +13,20 @@ from airflow_provider.cli.definition import ray_train_commands
 from airflow_provider.provider_info import get_provider_info
 from tests.support.command_line import CommandLine
 
-HEAVY = ("ray", "torch", "boto3", "botocore", "pyarrow", "pandas", "numpy", "httpx", "sqlalchemy", "pydantic", "rich")
+HEAVY = (
+    "ray",
+    "torch",
+    "boto3",
+    "botocore",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "aiohttp",
+    "httpx",
+    "sqlalchemy",
+    "pydantic",
+    "rich",
+)
 
 
 def actions() -> dict[str, ActionCommand]:

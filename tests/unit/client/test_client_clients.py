@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -20,7 +23,6 @@ from airflow_provider.client import (
     JobsClient,
     JobStatus,
     SubmitOrigin,
-    SyncJobsClient,
     package_files,
 )
 from airflow_provider.core.errors import (
@@ -33,29 +35,15 @@ from airflow_provider.core.errors import (
 )
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from airflow_provider.testing.jobs_api_parts import Fault
-from tests.support.jobs_clients import FAST, QUICK, REQUEST, TOKEN, async_client, sync_client
+from tests.support.jobs_clients import FAST, REQUEST, TOKEN, Ask, async_client, sync_client
 
 Submit = Callable[[FakeJobsServer], Any]
 
 
-def _submit_sync(server: FakeJobsServer) -> Any:
-    with sync_client(server) as client:
-        return client.submit_or_find(REQUEST)
-
-
-def _submit_async(server: FakeJobsServer) -> Any:
-    async def run() -> Any:
-        async with async_client(server) as client:
-            return await client.submit_or_find(REQUEST)
-
-    return asyncio.run(run())
-
-
-@pytest.fixture(params=[_submit_sync, _submit_async], ids=["sync", "async"])
-def submit(request: pytest.FixtureRequest) -> Submit:
+@pytest.fixture
+def submit(ask: Ask) -> Submit:
     """Each test of the submit runs with both clients."""
-    chosen: Submit = request.param
-    return chosen
+    return lambda server: ask(server, "submit_or_find", REQUEST)
 
 
 @pytest.mark.parametrize("kind", ["drop", "hang-after"])
@@ -105,26 +93,47 @@ def test_refused_identity_ends_after_one_call(server: FakeJobsServer, submit: Su
     assert len(server.requests) == 1
 
 
-def test_nobody_listens() -> None:
+def test_nobody_listens(ask: Ask) -> None:
     """Refused connection: unreachable, and known as never sent."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with SyncJobsClient(ClusterAddress.parse(f"127.0.0.1:{port}"), submit_limits=QUICK, timeouts=FAST) as client:
-        with pytest.raises(ClusterUnreachable) as error:
-            client.version()
-        assert error.value.never_sent
-        with pytest.raises(ClusterUnreachable) as submitted:
-            client.submit_or_find(REQUEST)
-        assert not isinstance(submitted.value, SubmitUnknown)
+    nobody = ClusterAddress.parse(f"127.0.0.1:{port}")
+    with pytest.raises(ClusterUnreachable) as error:
+        ask(nobody, "version")
+    assert error.value.never_sent
+    with pytest.raises(ClusterUnreachable) as submitted:
+        ask(nobody, "submit_or_find", REQUEST)
+    assert not isinstance(submitted.value, SubmitUnknown)
+
+
+def test_a_host_that_nobody_knows_was_never_sent_to(ask: Ask) -> None:
+    with pytest.raises(ClusterUnreachable) as error:
+        ask(ClusterAddress.parse("http://no-such-host.invalid:8265"), "version")
+    assert error.value.never_sent
+
+
+def test_a_host_that_takes_no_connection_is_given_up_in_time_and_was_never_sent_to(ask: Ask) -> None:
+    """Its queue of connections is full, as that of a machine that hangs."""
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for waiting in (first, second):
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        limits = replace(FAST, connect_s=0.3, total_s=30)
+        with pytest.raises(ClusterUnreachable, match="no answer in time") as error:
+            ask(ClusterAddress.parse(f"127.0.0.1:{full.getsockname()[1]}"), "version", timeouts=limits)
+    assert error.value.never_sent
 
 
 @pytest.mark.scenario("C91")
-def test_silence_is_a_timeout_and_a_trickle_too(server: FakeJobsServer) -> None:
-    """A server that never answers, and one that sends a byte now and then (C91)."""
+def test_silence_is_a_timeout(server: FakeJobsServer, ask: Ask) -> None:
+    """A server that never answers (C91): it may have taken what was asked."""
     server.add(Fault("hang", "GET"))
-    with sync_client(server) as client, pytest.raises(ClusterTimeout):
-        client.get_job("job-1")
+    with pytest.raises(ClusterTimeout) as error:
+        ask(server, "get_job", "job-1")
+    assert not error.value.never_sent
 
 
 class _Trickle(BaseHTTPRequestHandler):
@@ -143,16 +152,14 @@ class _Trickle(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_trickle_does_not_hold_us() -> None:
+@pytest.mark.scenario("C91")
+def test_a_trickle_does_not_hold_us(ask: Ask) -> None:
     """Each byte restarts the read time-out; the total doesn't."""
     web = HTTPServer(("127.0.0.1", 0), _Trickle)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     try:
-        with (
-            SyncJobsClient(ClusterAddress.parse(f"127.0.0.1:{web.server_port}"), timeouts=FAST) as client,
-            pytest.raises(ClusterTimeout),
-        ):
-            client.version()
+        with pytest.raises(ClusterTimeout, match="not complete"):
+            ask(ClusterAddress.parse(f"127.0.0.1:{web.server_port}"), "version")
     finally:
         web.shutdown()
         web.server_close()
@@ -179,36 +186,55 @@ def test_one_hanging_job_delays_no_other(server: FakeJobsServer) -> None:
     asyncio.run(run())
 
 
-def test_packages(server: FakeJobsServer) -> None:
+def test_packages(server: FakeJobsServer, ask: Ask) -> None:
     """Asked for first, sent once; too large is a configuration error before a job exists (C31)."""
-    package = package_files({"rt/__init__.py": b""})
-    with sync_client(server) as client:
-        assert client.ensure_package(package) is True
-        assert client.ensure_package(package) is False
-        assert server.packages == {package.uri: package.content}
-        server.packages.clear()
-        server.add(Fault("answer", "PUT", status=500, body="HTTPRequestEntityTooLarge: Request Entity Too Large"))
-        with pytest.raises(InvalidConfig):
-            client.submit_or_find(REQUEST, packages=[package])
+    package = package_files({"rt/__init__.py": b"", "rt/data": random.Random(1).randbytes(200_000)})
+    assert ask(server, "ensure_package", package) is True
+    assert ask(server, "ensure_package", package) is False
+    assert server.packages == {package.uri: package.content}
+    server.packages.clear()
+    server.add(Fault("answer", "PUT", status=500, body="HTTPRequestEntityTooLarge: Request Entity Too Large"))
+    small = package_files({"rt/__init__.py": b""})
+    with pytest.raises(InvalidConfig, match="too large for the dashboard"):
+        ask(server, "submit_or_find", REQUEST, packages=[small])
     assert server.num_posts == 0
 
 
-def test_stop_and_logs(server: FakeJobsServer) -> None:
+def test_a_package_whose_upload_got_no_answer_is_never_stored_in_part(server: FakeJobsServer, ask: Ask) -> None:
+    """aiohttp sends a PUT once more by itself: all of it, under a name that is the hash of all of it."""
+    package = package_files({"rt/data": random.Random(1).randbytes(200_000)})
+    server.add(Fault("refuse", "PUT", times=1))
+    with suppress(ClusterUnreachable):
+        ask(server, "upload_package", package)
+    assert server.packages in ({}, {package.uri: package.content})
+    ask(server, "upload_package", package)
+    assert server.packages == {package.uri: package.content}
+
+
+def test_a_post_is_sent_once(server: FakeJobsServer, ask: Ask) -> None:
+    """Whether or not the connection was a kept one: what it asked for may have been done."""
+    server.add(Fault("refuse", "POST"))
+    for method, argument in (("submit", REQUEST), ("stop", "job-1")):
+        before = len(server.requests)
+        with pytest.raises(ClusterUnreachable) as error:
+            ask(server, method, argument)
+        assert not error.value.never_sent
+        assert len(server.requests) == before + 1
+
+
+def test_stop_and_logs(server: FakeJobsServer, ask: Ask) -> None:
     """Values, not errors, for a job that has ended or is unknown."""
     server.add_job("job-1", log="a" * 50 + "\nlast\n")
-    with sync_client(server) as client:
-        assert client.stop("job-1") is True
-        assert client.stop("job-1") is False
-        assert client.stop("unknown") is False
-        part = client.logs("job-1", position=10, max_chars=5)
-        assert part is not None
-        assert (part.text, part.position, part.num_dropped) == ("last\n", 56, 41)
-        assert client.logs("unknown") is None
-        server.add(
-            Fault("answer", path=".*/logs", status=500, body="Cannot connect to host", content_type="text/plain")
-        )
-        with pytest.raises(ClusterUnreachable, match="Cannot connect to host"):
-            client.logs("job-1")
+    assert ask(server, "stop", "job-1") is True
+    assert ask(server, "stop", "job-1") is False
+    assert ask(server, "stop", "unknown") is False
+    part = ask(server, "logs", "job-1", position=10, max_chars=5)
+    assert part is not None
+    assert (part.text, part.position, part.num_dropped) == ("last\n", 56, 41)
+    assert ask(server, "logs", "unknown") is None
+    server.add(Fault("answer", path=".*/logs", status=500, body="Cannot connect to host", content_type="text/plain"))
+    with pytest.raises(ClusterUnreachable, match="Cannot connect to host"):
+        ask(server, "logs", "job-1")
 
 
 def test_clients_satisfy_the_protocols(server: FakeJobsServer) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_provider.client import AsyncJobsClient, ClusterAddress, ClusterCredentials
 from airflow_provider.client import pool as pools
+from airflow_provider.client.endpoint import Endpoint, Timeouts
 from airflow_provider.client.pool import acquire, release
-from airflow_provider.client.transport import Endpoint, Timeouts
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.support.jobs_clients import async_client
 
@@ -90,8 +90,14 @@ async def test_whoever_connects_after_a_failure_gets_new_connections() -> None:
 def test_each_event_loop_has_its_own(server: FakeJobsServer) -> None:
     """A connection can't be used from another loop than the one that opened it."""
 
-    async def ask() -> str | None:
-        client: AsyncJobsClient = async_client(server)
-        return (await client.version()).session_name  # left open, as by a loop that is ended at once
+    async def ask() -> AsyncJobsClient:
+        client = async_client(server)
+        assert (await client.version()).session_name
+        return client
 
-    assert asyncio.run(ask()) == asyncio.run(ask()) is not None
+    loops = [asyncio.new_event_loop(), asyncio.new_event_loop()]
+    clients = [loop.run_until_complete(ask()) for loop in loops]
+    assert clients[0]._shared is not clients[1]._shared
+    for loop, client in zip(loops, clients, strict=True):
+        loop.run_until_complete(client.close())
+        loop.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from airflow_provider.client.address import ClusterAddress
 from airflow_provider.client.credentials import ClusterCredentials
 from airflow_provider.core.errors import InvalidConfig
+from airflow_provider.hooks import ray as ray_hook
 from airflow_provider.hooks.ray import RayHook
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from airflow_provider.testing.jobs_api_parts import Fault
@@ -156,6 +159,29 @@ async def test_the_async_client_reads_the_same_connection(
 ) -> None:
     async with await hook(monkeypatch, host=server.url, password=TOKEN).aclient() as client:
         assert (await client.version()).ray_version == "2.60.0"
+
+
+async def test_the_asyncio_side_is_imported_in_a_thread_for_each_that_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second one too: the module is known as soon as the first begins to import it, and is not there before the end."""
+    ticked = threading.Event()
+    importing: list[int] = []
+
+    def slow_import(_: str) -> None:
+        importing.append(threading.get_ident())
+        assert ticked.wait(10), "the event loop goes on meanwhile"
+
+    async def tick() -> None:
+        while len(importing) < 2:  # noqa: ASYNC110 - the others are threads
+            await asyncio.sleep(0.001)
+        ticked.set()
+
+    monkeypatch.setattr(ray_hook, "import_module", slow_import)
+    of_ray = hook(monkeypatch, host="10.0.0.5")
+    *clients, _ = await asyncio.gather(of_ray.aclient(), of_ray.aclient(), tick())
+    assert len(clients) == 2
+    assert threading.get_ident() not in importing
 
 
 async def test_the_event_loop_is_spared_airflows_blocking_way_to_read_extras(monkeypatch: pytest.MonkeyPatch) -> None:

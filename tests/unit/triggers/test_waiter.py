@@ -80,7 +80,9 @@ async def test_a_bucket_that_cannot_be_read_either_is_said_and_ends_nothing() ->
     assert "the bucket can't be read either: the store is away" in waiting.said
 
 
-async def test_the_bucket_is_not_asked_while_the_cluster_answers() -> None:
+async def test_the_bucket_is_not_asked_while_the_cluster_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before a sign of life is due, which for each job is at another moment."""
+    monkeypatch.setattr(waiter_module.random, "random", lambda: 0.5)
     waiting = Waiting(FakeAsyncJobs(["RUNNING"] * 5 + ["SUCCEEDED"]))
     await waiting.over()
     assert waiting.store.num_calls == 0
