@@ -17,6 +17,8 @@ EXPECTED_FORM = "http(s)://host[:port][/prefix], for example http://10.0.0.5:826
 _OTHER_SCHEMES = frozenset({"ray", "ws", "wss", "grpc", "tcp", "ftp", "file", "s3", "unix"})
 _SECURE = {"http": False, "https": True}
 _HOST_NAME = re.compile(r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$")
+_NUMBERS = re.compile(r"^[0-9.]+$")
+"""Some resolvers read `127.1` as 127.0.0.1 and others don't: what has no letter is a whole address or nothing."""
 _PREFIX = re.compile(r"^(/[A-Za-z0-9._~%!$&'()*+,;=:@-]+)*$")
 
 
@@ -122,9 +124,22 @@ def _split_port(authority: str) -> tuple[str, int | None]:
         raise _refuse("host or port can't be read") from None
     if not name or authority.endswith(":"):
         raise _refuse("host or port can't be read")
-    if not (_is_ipv6(name) or _HOST_NAME.match(name)):
+    if _is_ipv6(name):
+        return name, port
+    if not _HOST_NAME.match(name):
         raise _refuse("the host holds characters that no host name has")
+    if any(not 0 < len(label) < 64 for label in name.removesuffix(".").split(".")):
+        raise _refuse("a part of the host's name is empty or longer than 63 characters")
+    if _NUMBERS.match(name) and not _is_ipv4(name):
+        raise _refuse("the host is neither a name nor a whole IPv4 address, which has four numbers up to 255")
     return name, port
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 4
+    except ValueError:
+        return False
 
 
 def _is_ipv6(text: str) -> bool:

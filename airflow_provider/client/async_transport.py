@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,11 @@ from yarl import URL
 
 from airflow_provider.client.endpoint import IDLE_S, Body, Endpoint, refuse_if
 
+if sys.version_info >= (3, 11):
+    from asyncio import timeout
+else:
+    from async_timeout import timeout  # aiohttp brings it
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
@@ -18,6 +24,10 @@ if TYPE_CHECKING:
     from airflow_provider.client.replies import Reply
     from airflow_provider.client.requests import ApiRequest
     from airflow_provider.core.errors import RayTrainError
+
+
+_LARGE = 16 * 1024
+"""Bytes of a piece after which others have their turn."""
 
 
 class AsyncTransport:
@@ -61,6 +71,9 @@ class AsyncTransport:
         try:
             async for data in response.content.iter_any():
                 yield data
+                if len(data) >= _LARGE:
+                    # More of it is read without a wait while there is some, and a compressed answer may be endless.
+                    await asyncio.sleep(0)
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             raise self._error(error, request) from error
 
@@ -104,9 +117,8 @@ class AsyncTransport:
         """Wait for one of the connections."""
         free = self._free_for_bulk if request.is_bulk else self._free
         try:
-            if free.locked():
-                await asyncio.wait_for(free.acquire(), self._endpoint.timeouts.read_s)
-            else:  # as a rule: without a timer and a task for each poll
+            # Not by `wait_for`: before Python 3.12 it loses a cancellation that comes as the connection does.
+            async with timeout(self._endpoint.timeouts.read_s):
                 await free.acquire()
         except asyncio.TimeoutError:
             what = "packages and whole logs" if request.is_bulk else "short requests"

@@ -38,7 +38,7 @@ class Timeouts:
     write_s: float = 30.0
     """Longest stop while a request is sent, on the blocking side; asyncio knows the limit of the whole only."""
     total_s: float = 40.0
-    """The whole answer: a server that sends a byte now and then doesn't hold us longer."""
+    """The whole answer: a server that sends a byte now and then doesn't hold us longer. On the blocking side from its headers on."""
     upload_s: float = 300.0
     """The same for packages and whole logs."""
     max_connections: int = 100
@@ -75,7 +75,7 @@ class Endpoint:
         )
 
     def no_answer(self, error: Exception, request: ApiRequest[Any], *, never_sent: bool) -> ClusterUnreachable:
-        """Say that a time limit passed; `never_sent` = no byte of the request reached a server."""
+        """Say that a time limit passed; `never_sent` = no byte of the request (a repeated GET's last one) reached a server."""
         kind = ClusterUnreachable if never_sent else ClusterTimeout
         return kind(
             f"no answer in time to {self._named(request)}",
@@ -128,25 +128,25 @@ class Endpoint:
 
 
 class Body:
-    """Collects an answer within the limits of its size."""
+    """Collects an answer; of a long error text its end, where a traceback names the error."""
 
     def __init__(self, endpoint: Endpoint, request: ApiRequest[Any]) -> None:
         self._endpoint, self._request = endpoint, request
         self._parts = bytearray()
+        self._num_bytes = 0
 
     def feed(self, data: bytes, *, status: int) -> None:
-        """Take a piece. Raises ClusterUnreachable for an answer over the limit."""
-        limit = _MAX_BODY if status < 400 else _MAX_ERROR_BODY
-        # Of a long error text the end counts (a traceback's last line), so its middle is dropped.
+        """Take a piece. Raises ClusterUnreachable for an answer over the limit, an error's too: it may be compressed without end."""
         self._parts += data
-        if len(self._parts) > limit:
-            if status < 400:
-                raise ClusterUnreachable(
-                    f"the answer to {self._request.path} at {self._endpoint.address} is over {limit:,} bytes",
-                    change="check that the address is Ray's dashboard",
-                    status=status,
-                )
-            del self._parts[: len(self._parts) - limit]
+        self._num_bytes += len(data)
+        if self._num_bytes > _MAX_BODY:
+            raise ClusterUnreachable(
+                f"the answer to {self._request.path} at {self._endpoint.address} is over {_MAX_BODY:,} bytes",
+                change="check that the address is Ray's dashboard",
+                status=status,
+            )
+        if status >= 400:
+            del self._parts[: max(0, len(self._parts) - _MAX_ERROR_BODY)]
 
     def value(self) -> bytes:
         """What arrived."""

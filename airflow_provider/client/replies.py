@@ -85,12 +85,21 @@ def parse_version(reply: Reply) -> ClusterVersion:
     )
 
 
-def parse_job(reply: Reply) -> JobInfo | None:
-    """Read one job; None only if Ray itself says that it doesn't exist."""
+def parse_job(reply: Reply, *, asked: str) -> JobInfo | None:
+    """Read one job, asked for by either of its ids; None only if Ray itself says that it doesn't exist."""
     if reply.status == _NOT_FOUND:
         _demand_ray_404(reply, _UNKNOWN_JOB)
         return None
-    return _job_info(reply, _json_object(reply))
+    job = _job_info(reply, _json_object(reply))
+    if asked not in {job.submission_id, job.ray_job_id}:
+        # An answer that came late on a kept connection, or that a gateway took from its cache, must not end another job's wait.
+        raise NotARayDashboard(
+            f"asked about job {asked[:_MAX_NAME]}, {reply.url} answered about another one",
+            known=f"it described {shortened(reply.redact(job.submission_id), limit=_MAX_NAME)}",
+            change="check what stands between Airflow and the dashboard",
+            status=reply.status,
+        )
+    return job
 
 
 def parse_jobs(reply: Reply) -> list[JobInfo]:

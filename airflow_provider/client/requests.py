@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import quote
 
@@ -49,7 +50,7 @@ def get_version() -> ApiRequest[ClusterVersion]:
 
 def get_job(submission_id: str) -> ApiRequest[JobInfo | None]:
     """One job; None when Ray says that it doesn't know it."""
-    return ApiRequest("GET", _job_path(submission_id), replies.parse_job)
+    return ApiRequest("GET", _job_path(submission_id), partial(replies.parse_job, asked=submission_id))
 
 
 def list_jobs() -> ApiRequest[list[JobInfo]]:

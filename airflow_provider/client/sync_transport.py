@@ -64,14 +64,21 @@ class SyncTransport:
     def stream(self, request: ApiRequest[Any]) -> Iterator[httpx.Response]:
         """Send and let the caller read the answer."""
         refuse_if(is_closed=self._is_closed)
-        try:
-            response = self._http.handle_request(self._request(request))
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._error(error, request) from error
+        response = self._answer(request)
         try:
             yield response
         finally:
             response.close()
+
+    def _answer(self, request: ApiRequest[Any]) -> httpx.Response:
+        try:
+            return self._http.handle_request(self._request(request))
+        except httpx.RemoteProtocolError as error:
+            # What came isn't HTTP. The error repeats it, with our token if the server did, so it must not be the context of ours.
+            refused = self._error(error, request)
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise self._error(error, request) from error
+        raise refused
 
     def close(self) -> None:
         """Close the pool."""
@@ -94,6 +101,6 @@ class SyncTransport:
         if isinstance(error, httpx.TimeoutException):
             never_sent = isinstance(error, (httpx.ConnectTimeout, httpx.PoolTimeout))
             return self._endpoint.no_answer(error, request, never_sent=never_sent)
-        if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
+        if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError)):
             return self._endpoint.not_sendable(error, request)
         return self._endpoint.no_connection(error, request, never_sent=isinstance(error, httpx.ConnectError))

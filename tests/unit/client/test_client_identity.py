@@ -105,8 +105,8 @@ def test_gateway_that_strips_authorization(ask: Ask) -> None:
 
 
 def test_an_answer_that_is_not_http_repeats_no_token_anywhere_in_the_error(ask: Ask) -> None:
-    """aiohttp's error for it holds the request's headers, which a `repr` shows."""
-    with answering(b"HTTP/1.1 abc\r\n\r\n") as address, pytest.raises(ClusterUnreachable) as caught:
+    """aiohttp's error for it holds the request's headers, which a `repr` shows; httpx's repeats what came."""
+    with answering(f"HTTP/1.1 abc {TOKEN}\r\n\r\n".encode()) as address, pytest.raises(ClusterUnreachable) as caught:
         ask(address, "version")
     error: BaseException | None = caught.value
     while error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 
 import pytest
 
@@ -49,6 +50,50 @@ async def test_a_request_that_gets_no_connection_in_time_was_never_sent() -> Non
             assert caught.value.never_sent
             assert "all connections for short requests are in use" in str(caught.value)
             assert server.num("GET", JOB) == 0
+
+
+@pytest.mark.asyncio
+async def test_who_is_cancelled_as_a_connection_gets_free_asks_nothing() -> None:
+    """A trigger that was cancelled would poll on, and nobody would cancel it again."""
+    with FakeJobsServer(token=TOKEN) as server:
+        server.add_job("job-1")
+        async with async_client(server, timeouts=Timeouts(max_connections=2)) as client:
+            free = client._shared.transport._free
+            await free.acquire()
+            waiting = asyncio.create_task(client.get_job("job-1"))
+            await until(lambda: bool(free._waiters))
+            free.release()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert server.num("GET", JOB) == 0
+            assert await client.get_job("job-1") is not None, "its place is free again"
+
+
+@pytest.mark.asyncio
+async def test_a_long_compressed_log_lets_others_have_their_turns() -> None:
+    with FakeJobsServer(token=TOKEN) as server:
+        log = gzip.compress(b'{"logs": "' + b"a" * 30_000_000 + b'"}')
+        server.add_job("job-1")
+        server.add(
+            Fault("answer", path=f"{JOB}/logs", status=200, body=log, content_type="application/json",
+                  headers={"Content-Encoding": "gzip"})
+        )  # fmt: skip
+        num_turns = 0
+
+        async def turn() -> None:
+            nonlocal num_turns
+            while True:
+                await asyncio.sleep(0)
+                num_turns += 1
+
+        async with async_client(server, timeouts=Timeouts()) as client:
+            others = asyncio.create_task(turn())
+            part = await client.logs("job-1", max_chars=10)
+            others.cancel()
+        assert part is not None
+        assert (part.text, part.num_dropped) == ("a" * 10, 29_999_990)
+        assert num_turns > 20, "one after each piece"
 
 
 @pytest.mark.asyncio

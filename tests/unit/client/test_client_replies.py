@@ -24,7 +24,7 @@ from airflow_provider.core.errors import (
 PAGE = b"<html><body>502 Bad Gateway</body></html>"
 PARSERS: list[Callable[[Reply], object]] = [
     replies.parse_version,
-    replies.parse_job,
+    lambda reply: replies.parse_job(reply, asked="a1"),
     replies.parse_jobs,
     replies.parse_submit,
     replies.parse_stop,
@@ -60,7 +60,7 @@ def ray(status: int, body: object) -> Reply:
 
 def test_job_is_read_with_aware_times_and_without_its_environment() -> None:
     """Ray returns environment variables in clear; our value must not hold them."""
-    job = replies.parse_job(ray(200, JOB))
+    job = replies.parse_job(ray(200, JOB), asked="a1")
     assert job is not None
     assert (job.status, job.driver_exit_code, job.ray_job_id) == (JobStatus.FAILED, 137, "02000000")
     assert job.status.is_terminal
@@ -90,7 +90,9 @@ def test_what_a_gateway_echoes_of_our_token_is_not_kept() -> None:
     version = replies.parse_version(
         echo({"ray_version": "2.60 ECHO", "session_name": "session ECHO", "version": "ECHO"})
     )
-    job = replies.parse_job(echo({**JOB, "message": "ECHO", "error_type": "ECHO", "entrypoint": "run ECHO"}))
+    job = replies.parse_job(
+        echo({**JOB, "message": "ECHO", "error_type": "ECHO", "entrypoint": "run ECHO"}), asked="a1"
+    )
     assert job is not None
     assert "s3cr3t" not in f"{version} {vars(version)} {job} {vars(job)}"
     assert (version.session_name, job.message) == ("session ***", "***")
@@ -98,15 +100,23 @@ def test_what_a_gateway_echoes_of_our_token_is_not_kept() -> None:
 
 def test_only_rays_own_404_means_unknown() -> None:
     """A proxy's 404 taken for "job gone" would declare a healthy job lost."""
-    assert replies.parse_job(ray(404, "Job a1 does not exist")) is None
+    assert replies.parse_job(ray(404, "Job a1 does not exist"), asked="a1") is None
     for foreign in (Reply(404, "text/html", PAGE), ray(404, "404: Not Found"), ray(404, "default backend - 404")):
         with pytest.raises(NotARayDashboard):
-            replies.parse_job(foreign)
+            replies.parse_job(foreign, asked="a1")
     labelled = Reply(404, "text/html", b"Job a1 does not exist")
-    assert replies.parse_job(labelled) is None, "a gateway may label Ray's text as HTML"
+    assert replies.parse_job(labelled, asked="a1") is None, "a gateway may label Ray's text as HTML"
     assert replies.parse_has_package(ray(404, "Package gcs://x.zip does not exist")) is False
     assert replies.parse_has_package(Reply(200, "application/octet-stream", b"")) is True
     assert replies.parse_stop(ray(404, "Job a1 does not exist")) is False
+
+
+def test_an_answer_about_another_job_ends_nobodys_wait() -> None:
+    """It came late on a kept connection, or a gateway kept it."""
+    other = replies.parse_job(ray(200, JOB), asked="02000000")
+    assert other is not None, "Ray finds a job by either of its ids"
+    with pytest.raises(NotARayDashboard, match=r"asked about job b2.*another one.*it described a1"):
+        replies.parse_job(ray(200, JOB), asked="b2")
 
 
 def test_page_with_200_is_not_ray() -> None:
@@ -121,11 +131,11 @@ def test_page_with_200_is_not_ray() -> None:
 def test_torn_json_is_unreachable_and_not_a_verdict() -> None:
     """The connection broke inside an answer: it can be asked again."""
     with pytest.raises(ClusterUnreachable):
-        replies.parse_job(Reply(200, "application/json", json.dumps(JOB).encode()[:-20]))
+        replies.parse_job(Reply(200, "application/json", json.dumps(JOB).encode()[:-20]), asked="a1")
     with pytest.raises(ClusterUnreachable):
         replies.parse_jobs(Reply(200, "application/json", json.dumps([JOB]).encode()[:-20]))
     with pytest.raises(NotARayDashboard):
-        replies.parse_job(Reply(200, "text/plain", b"It works!"))
+        replies.parse_job(Reply(200, "text/plain", b"It works!"), asked="a1")
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 429])
