@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from email.utils import formatdate
 from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from airflow_provider.core.records import AliveRecord, Phase
 from airflow_provider.testing.jobs_api_parts import FakeJob, cut
@@ -205,7 +205,7 @@ class StandIn:
         cuts = self.settings.cuts_at
         cut_at = cuts[number] if number < len(cuts) else None
         sent_lines = sent_chars = 0
-        while not socket.closed:
+        while request.transport is not None and not request.transport.is_closing():
             was_over, there = self.is_over(name), self.num_lines(name)
             for message in self.log.messages(there, begin=sent_lines):
                 if cut_at is not None and sent_chars >= cut_at:
@@ -219,12 +219,7 @@ class StandIn:
             if was_over:
                 await socket.close()
                 break
-            try:  # Ray looks at the file once a second
-                received = await socket.receive(timeout=1.0)
-            except asyncio.TimeoutError:
-                continue
-            if received.type in {WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.CLOSING, WSMsgType.ERROR}:
-                break
+            await asyncio.sleep(1.0)  # Ray looks at the file once a second, and reads nothing from the socket
         return socket
 
     async def object(self, request: web.Request) -> web.Response:

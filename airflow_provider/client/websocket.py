@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE = 8 * 1024 * 1024
 """Bytes of one message. Ray's are 10 lines or 20,000 characters, but one line has no limit."""
 PING_S = 40.0
-"""How often a quiet session is asked for a sign: proxies cut what is silent after 50 s or a minute as a rule."""
+"""How often something is sent on a session: proxies cut what is silent after 50 s or a minute as a rule."""
 CLOSE_S = 1.0
 """How long a closing handshake may take."""
 TOO_BIG = 1009
@@ -85,6 +85,8 @@ async def open_tail(
         compression=None,  # its buffers would cost more per followed job than they save
         open_timeout=times.connect_s + times.read_s,
         ping_interval=PING_S,
+        # No answer is waited for: while Ray's dashboard tails, it reads nothing, and would be left each minute, its log begun anew.
+        ping_timeout=None,
         close_timeout=CLOSE_S,
         max_size=MAX_MESSAGE,
         max_queue=4,

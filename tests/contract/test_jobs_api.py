@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,9 @@ from airflow_provider.client import (
     TailLimits,
     package_directory,
     package_files,
+    websocket,
 )
+from airflow_provider.client import jobs_client as jobs_client_module
 from airflow_provider.core.errors import ClusterAuthFailed, ForeignJob
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from tests.stack.ray_cluster import RayCluster
@@ -273,6 +276,32 @@ def test_tail_shows_each_line_once(jobs_api: JobsApi, name: str) -> None:
     shown = [line for line in first + second if line.startswith("line ")]
     assert shown == [f"line {n}" for n in range(1, 26)]
     assert second[-4:] == ["a", "b", "c", "last without end"]
+
+
+@pytest.mark.slow
+def test_a_log_is_tailed_on_one_connection_though_no_ping_is_answered(
+    jobs_api: JobsApi, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray reads nothing while it tails. Who waits 20 s for its answer, as is usual, cuts the session and fetches the whole log again."""
+    monkeypatch.setattr(websocket, "PING_S", 1.0)
+    num_opened = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal num_opened
+        num_opened += 1
+        return websocket.open_tail(*args)
+
+    monkeypatch.setattr(jobs_client_module, "open_tail", counted)
+
+    async def run() -> list[str]:
+        async with jobs_api.async_client() as client:
+            await client.submit(JobRequest(name, "for i in $(seq 1 30); do echo line $i; sleep 1; done"))
+            while (job := await client.get_job(name)) is None or job.status is not JobStatus.RUNNING:  # noqa: ASYNC110 - a server in another process
+                await asyncio.sleep(0.1)
+            return [line async for chunk in client.tail(name) for line in chunk.lines]
+
+    assert [line for line in asyncio.run(run()) if line.startswith("line ")] == [f"line {n}" for n in range(1, 31)]
+    assert num_opened == 1
 
 
 def test_the_size_of_a_log_is_that_of_its_answer(jobs_api: JobsApi, name: str) -> None:

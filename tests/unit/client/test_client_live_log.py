@@ -39,9 +39,31 @@ def test_tail_over_real_sockets(server: FakeJobsServer) -> None:
     assert job.num_tails >= 3
 
 
+def test_no_answer_to_a_ping_is_waited_for(server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray reads nothing while it tails: who waits for it leaves a running job's log each minute, and fetches all of it again."""
+    asked: list[dict[str, Any]] = []
+
+    class Spied(websocket._PinnedConnect):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            asked.append(options)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(websocket, "_PinnedConnect", Spied)
+    server.add_job("job-1", status="SUCCEEDED", log="a\n")
+
+    async def run() -> list[str]:
+        async with async_client(server) as client, client.open_tail("job-1") as messages:
+            return [await anext(messages)]
+
+    assert asyncio.run(run()) == ["a\n"]
+    assert [(options["ping_interval"] < 50, options["ping_timeout"]) for options in asked] == [(True, None)]
+
+
 @pytest.mark.scenario("C74")
-def test_tail_of_a_message_over_the_limit(server: FakeJobsServer) -> None:
+def test_tail_of_a_message_over_the_limit(server: FakeJobsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own limit closes with 1009 too; the rest comes from the file (C74)."""
+    # The server reads nothing, so it closes nothing: the session is given up at the next ping.
+    monkeypatch.setattr(websocket, "PING_S", 0.1)
     job = server.add_job("job-1", log="a\n" + "x" * 9_000_000 + "\nb\n")
     limits = TailLimits(first_wait_s=0.01, max_wait_s=0.01, poll_s=0.01, final_chars=20_000_000)
 
