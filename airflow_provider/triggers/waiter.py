@@ -22,6 +22,7 @@ from airflow_provider.client.log_reader import EMPTY_LOG, LogReader
 from airflow_provider.client.log_tail import TailLimits, last_chunk, pieces
 from airflow_provider.client.values import LogChunk, LogPart
 from airflow_provider.core.decision import ClusterSilent, JobSeen, JobSight, JobUnknown
+from airflow_provider.core.driver_silence import Sightings, counted_silence_s
 from airflow_provider.core.errors import RayTrainError
 from airflow_provider.core.job import JobStatus
 from airflow_provider.core.record_parts import AttemptRef
@@ -90,9 +91,10 @@ class JobWaiter:
         self._tail: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._alive_age_s: float | None = None
-        self._alive_due = 0.0
         self._is_sign_unread = False
+        self._watched_since = self._alive_due = 0.0
+        self._alive_age_s: float | None = None
+        self._cluster = self._bucket = Sightings(0.0)
         self._watch_anew()
 
     def cancel(self) -> None:
@@ -142,8 +144,7 @@ class JobWaiter:
             if isinstance(sight, JobSeen):
                 alive_age_s, is_outcome_there = await self._alive_age(sight), False
             else:
-                # Silence of the driver is counted only while the job is seen running.
-                self._watch_anew()
+                self._cluster = self._cluster.missed()
                 alive_age_s, is_outcome_there = await self._signs()
             judgement = judge_poll(
                 state,
@@ -192,34 +193,42 @@ class JobWaiter:
     async def _alive_age(self, sight: JobSeen) -> float | None:
         """How long the driver has been silent, read when that may matter; the last known value in between.
 
-        Only the time counts in which the job ran and the bucket could be read: a driver can't write to a store that is away,
-        and its sign of life is as old as the outage when that ends.
+        Only the time counts in which the job ran and was seen, and the bucket could be read: a driver can't write to a store that is away, and
+        its sign of life is as old as the outage when that ends.
         """
         limits, now = self.following.limits, time.monotonic()
         if sight.status is not JobStatus.RUNNING:
             self._watch_anew()
-        elif now >= self._alive_due:
+            return None
+        if self._cluster.is_away:
+            # As much later as the silence counts less: the reads of many jobs stay spread.
+            self._alive_due += now - self._cluster.last
+        self._cluster = self._cluster.seen(now)
+        if now >= self._alive_due:
             try:
                 alive = await sync_to_async(self._records.alive, thread_sensitive=False)(self.following.ref)
             except RayTrainError as error:
                 if not self._is_sign_unread:
                     self._say(f"the driver's sign of life can't be read: {error.what}")
                 self._is_sign_unread = True
-                self._watch_anew(min(limits.alive_check_s, alive_pause_s(0.0, limits)))
-                return None
+                self._bucket = self._bucket.missed()
+                self._alive_due = now + min(limits.alive_check_s, alive_pause_s(0.0, limits))
+                return self._alive_age_s
             self._is_sign_unread = False
-            watched_s = time.monotonic() - self._watched_since
+            now = time.monotonic()
             # A driver that never gave a sign of life is as silent as one that stopped.
-            self._alive_age_s = min(alive.age_s, watched_s) if alive else watched_s
-            self._alive_due = time.monotonic() + alive_pause_s(self._alive_age_s, limits)
+            since = self._watched_since if alive is None else max(self._watched_since, now - alive.age_s)
+            self._cluster, self._bucket = self._cluster.since(since), self._bucket.seen(now).since(since)
+            self._alive_age_s = counted_silence_s(since, now, self._cluster, self._bucket)
+            self._alive_due = now + alive_pause_s(self._alive_age_s, limits)
         return self._alive_age_s
 
-    def _watch_anew(self, first_read_s: float | None = None) -> None:
+    def _watch_anew(self) -> None:
         """Count a silence from now on; the first reads of jobs that began together are spread."""
-        self._watched_since, self._alive_age_s = time.monotonic(), None
-        if first_read_s is None:
-            first_read_s = alive_pause_s(0.0, self.following.limits) * random.random()  # noqa: S311 - as for polls
-        self._alive_due = self._watched_since + first_read_s
+        now = self._watched_since = time.monotonic()
+        self._cluster = self._bucket = Sightings(now)
+        self._alive_age_s = None
+        self._alive_due = now + alive_pause_s(0.0, self.following.limits) * random.random()  # noqa: S311 - as for polls
 
     async def _signs(self) -> tuple[float | None, bool]:
         """What the bucket says while the cluster doesn't: age of the sign of life, and whether an outcome lies there."""

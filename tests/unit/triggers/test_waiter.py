@@ -291,17 +291,45 @@ async def test_silence_is_counted_only_while_the_bucket_can_be_read(monkeypatch:
     ], "once, not at each poll"
 
 
-@pytest.mark.parametrize("interruption", ["PENDING", AWAY])
-async def test_a_silence_is_counted_anew_behind(monkeypatch: pytest.MonkeyPatch, interruption: Any) -> None:
-    """Two stretches of a job that runs, each shorter than the limit and both together longer, are no silence: the driver may have been away too."""
+MINUTES = QUICK.model_copy(
+    update={"silent_driver_timeout_s": 18_000.0, "pending_timeout_s": None, "unreachable_timeout_s": 10.0**8}
+)
+
+
+async def num_polls_of_a_silence(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many polls a steady silence takes; from now on the clock goes on by a minute each time that it is read."""
     now = iter(range(0, 10**9, 60))
     monkeypatch.setattr(waiter_module, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
-    limits = QUICK.model_copy(update={"silent_driver_timeout_s": 18_000.0, "pending_timeout_s": None})
     steady = FakeAsyncJobs(["RUNNING"])
-    assert (await Waiting(steady, limits=limits).over()).end is WaitEnd.SILENT_DRIVER
-    num = steady.num_polls * 2 // 3
-    broken = Waiting(FakeAsyncJobs([*["RUNNING"] * num, interruption, *["RUNNING"] * num, "SUCCEEDED"]), limits=limits)
-    assert (await broken.over()).end is WaitEnd.ENDED
+    assert (await Waiting(steady, limits=MINUTES).over()).end is WaitEnd.SILENT_DRIVER
+    return steady.num_polls
+
+
+async def test_a_silence_is_counted_anew_once_the_job_was_not_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray starts its driver again: two stretches, each shorter than the limit, are no silence."""
+    num = await num_polls_of_a_silence(monkeypatch) * 2 // 3
+    waiting = Waiting(FakeAsyncJobs([*["RUNNING"] * num, "PENDING", *["RUNNING"] * num, "SUCCEEDED"]), limits=MINUTES)
+    assert (await waiting.over()).end is WaitEnd.ENDED
+
+
+async def test_an_outage_of_the_cluster_is_no_silence_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G5: it was cut off too, as far as anybody knows, and may be well when the outage ends."""
+    num = await num_polls_of_a_silence(monkeypatch)
+    short = ["RUNNING"] * (num // 3)
+    waiting = Waiting(FakeAsyncJobs([*short, *[AWAY] * (3 * num), *short, "SUCCEEDED"]), limits=MINUTES)
+    assert (await waiting.over()).end is WaitEnd.ENDED
+
+
+@pytest.mark.parametrize("what", ["cluster", "bucket"])
+async def test_a_frozen_driver_is_found_however_often_a_read_fails(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """G4: each failure takes itself away from the silence, not all of it."""
+    num = await num_polls_of_a_silence(monkeypatch)
+    answers = (["RUNNING"] * 9 + [AWAY] if what == "cluster" else ["RUNNING"] * 10) * num
+    waiting = Waiting(FakeAsyncJobs([*answers, "SUCCEEDED"]), limits=MINUTES)
+    if what == "bucket":
+        for number in range(5, 10 * num, 5):
+            waiting.store.fail_call(number, StoreUnreachable("the store is away"))
+    assert (await waiting.over()).end is WaitEnd.SILENT_DRIVER
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.999])
