@@ -14,6 +14,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from asgiref.sync import sync_to_async
@@ -50,6 +51,10 @@ FETCH_S = 5.0
 """How long the rest of a short log may take of a job that goes on: what stops it, or a retry, waits for this."""
 SHORT_LOG_BYTES = TailLimits.final_chars
 """Up to this size a log is fetched again for its last lines, rather than waited for: what is longer would lose its start."""
+
+LOGS_IN_A_TURN = 8
+"""Of so many jobs a piece of the log is shown between two looks of the event loop at everything else."""
+_LOG_TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 _Read = TypeVar("_Read")
 _UNANSWERED = frozenset({WaitEnd.LOST, WaitEnd.UNREACHABLE})
@@ -306,13 +311,23 @@ class JobWaiter:
         return await _or_none(asyncio.wait_for(read, LAST_READ_S))
 
     async def _show(self, chunk: LogChunk) -> None:
-        for line in chunk.lines:
-            if self._emit is not None:
-                self._emit(line)
-        if chunk.note:
-            self._say(chunk.note)
-        # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
-        await asyncio.sleep(0)
+        async with _log_turns():
+            for line in chunk.lines:
+                if self._emit is not None:
+                    self._emit(line)
+            if chunk.note:
+                self._say(chunk.note)
+            # What has arrived already comes without a wait: a replay of megabytes must not hold up other triggers.
+            await asyncio.sleep(0)
+
+
+def _log_turns() -> asyncio.Semaphore:
+    """Few logs are shown in one turn of the loop: where hundreds have much to show, a triggerer that began anew for one, polls come between."""
+    loop = asyncio.get_running_loop()
+    turns = _LOG_TURNS.get(loop)
+    if turns is None:
+        turns = _LOG_TURNS[loop] = asyncio.Semaphore(LOGS_IN_A_TURN)
+    return turns
 
 
 async def _or_none(read: Awaitable[_Read | None]) -> _Read | None:

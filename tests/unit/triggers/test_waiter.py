@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider.client.values import LogChunk
 from airflow_provider.core import layout
 from airflow_provider.core.errors import ClusterAuthFailed, NotARayDashboard, StoreUnreachable
 from airflow_provider.core.waiting import WaitEnd
 from airflow_provider.testing.jobs_api import FakeJobsServer
 from airflow_provider.triggers import waiter as waiter_module
+from airflow_provider.triggers.waiter import JobWaiter
 from tests.support.fake_jobs_client import FakeAsyncJobs, until
 from tests.support.jobs_clients import TOKEN, async_client
 from tests.support.records import alive, outcome
@@ -347,3 +349,29 @@ async def test_a_driver_that_never_gave_a_sign_of_life_is_silent_too() -> None:
     """Frozen before its first word: Ray calls the job RUNNING all the same."""
     limits = QUICK.model_copy(update={"alive_check_s": 0.001, "silent_driver_timeout_s": 0.05})
     assert (await Waiting(FakeAsyncJobs(["RUNNING"]), limits=limits).over()).end is WaitEnd.SILENT_DRIVER
+
+
+async def test_hundreds_of_logs_leave_the_loop_to_others_after_a_few_lines() -> None:
+    """A triggerer that begins anew shows the logs of all its jobs at once: polls came a minute late meanwhile."""
+    num_shown, at_once = 0, []
+
+    def emit(_: str) -> None:
+        nonlocal num_shown
+        num_shown += 1
+
+    async def show(waiter: JobWaiter) -> None:
+        for _ in range(5):
+            await waiter._show(LogChunk(("a line",), 0))
+
+    async def look() -> None:
+        while num_shown < 500:
+            before = num_shown
+            await asyncio.sleep(0)
+            at_once.append(num_shown - before)
+
+    waiters = [Waiting(FakeAsyncJobs(["RUNNING"]), emits=True).waiter for _ in range(100)]
+    for waiter in waiters:
+        waiter._emit = emit
+    await asyncio.gather(look(), *map(show, waiters))
+    assert num_shown == 500
+    assert 0 < max(at_once) <= 16
